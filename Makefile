@@ -104,6 +104,7 @@ check: setup
 
 # What runs on nodes uses nothing newer than Python 3.6. `# novermin` marks a newer function whose absence the code handles.
 ON_NODES := provision/node provision/facts/os_release.py provision/facts/kernel_module_failures.py provision/report/package_remedies.py \
+  provision/report/rescue_remedies.py \
   $(wildcard roles/*/library roles/*/module_utils) \
   $(addprefix provision/lab/files/,make_gpu_devices.py nvidia_container_cli.py nvidia_container_runtime.py nvidia_container_runtime_hook.py nvidia_ctk.py nvidia_smi.py)
 lint:

@@ -210,3 +210,37 @@ def test_replaced_files_get_the_labels_of_their_paths(tmp_path: Path, monkeypatc
     run(files, files=[{**wanted[0], "content": "y\n"}])
 
     assert log.read_text() == f"-i {tmp_path / 'etc'} {tmp_path / 'etc' / 'hosts'}\n"
+
+
+@pytest.mark.parametrize("program", ["firewalld", "ufw"])
+def test_the_node_can_revert_its_rules(
+    node: Node, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The saved rules are those before the change; commands undo what is in effect. Nothing is armed without a change."""
+    apply(program, NETWORK)
+    armed: list[Any] = []
+    monkeypatch.setattr(firewall().Rescue, "arm", lambda _self, *saved: armed.append(saved))
+    monkeypatch.setattr(rules, "ZONE_FILE", str(tmp_path / "trusted.xml"))
+    apply(program, NETWORK)
+    assert armed == []
+
+    apply(program, PEER)
+
+    (files, commands) = armed[0]
+    zone = ["firewall-cmd", "--zone=trusted"]
+    expected = {
+        "firewalld": [[*zone, f"--remove-source={PEER}"], [*zone, f"--add-source={NETWORK}"]],
+        "ufw": [["ufw", "reload"]],
+    }
+    assert commands == expected[program]
+    assert files == (rules.UFW_RULES if program == "ufw" else (str(tmp_path / "trusted.xml"),))
+
+
+def test_a_refused_rule_reverts_the_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of the rules could cut off the operator."""
+    reverted: list[str] = []
+    monkeypatch.setattr(firewall().Rescue, "revert", lambda self: reverted.append(self.what))
+    node.refused.add(PEER)
+
+    assert apply("firewalld", NETWORK, PEER)["failed"]
+    assert reverted == ["rules of firewalld"]

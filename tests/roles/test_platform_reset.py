@@ -352,6 +352,18 @@ def test_a_busy_node_is_refused_without_disruptive(reset: Callable[..., Any], tm
     assert not (tmp_path / "x").exists()
 
 
+def test_a_change_that_waits_refuses_the_reset(node: Node, reset: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    """The node would revert a part of the reset."""
+    rescue = importlib.import_module("ansible.module_utils.platform_rescue_node")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rescue, "FOLDER", str(tmp_path / "rescue"))
+        (tmp_path / "rescue").mkdir()
+        origin.record("sysctls", "x", {"key": "x", "path": str(tmp_path / "x"), "before": "1"})
+        rescue.write_document("pending", {"what": "rules of ufw", "role": "base_system"})
+
+        assert reset(plan=True)["refused"] == ["a change waits for its confirmation: rules of ufw (role base_system)"]
+
+
 def test_only_the_container_of_provision_is_removed(reset: Callable[..., Any], node: Node, engine: Any) -> None:
     """On a pre-existing engine, the label identifies the container, and pre-existing images are preserved."""
     node.containers = [("provision-training", "Up 2 hours", "training_container"), ("web", "Up 3 hours", "")]

@@ -7,10 +7,13 @@ short_description: Admit networks and addresses in the active firewall of the no
 description:
   - "firewalld: adds the sources to the zone trusted, in the saved and in the running configuration, without a reload."
   - "ufw: adds a rule for each source, after the existing rules."
+  - The node reverts the change unless the controller confirms it over a new connection (I(rescue_seconds)).
   - Changes no other rule, and returns the sources about which another rule decides. Records its rules for a reset, and removes those of sources that are no longer given (I(complete)).
 options:
   program: {description: The active firewall., type: str, choices: [firewalld, ufw], required: true}
   sources: {description: Networks (CIDR) and addresses., type: list, elements: str, required: true}
+  rescue_seconds: {description: 'Time for the confirmation of the change. 0: none is required.', type: int, default: 0}
+  rescue_token: {description: Token of the change; the action plugin platform_light sets it., type: str, default: ""}
   complete: {description: 'Whether these are all sources. If an address is unknown, no rule is removed.', type: bool, default: true}
 author: [provision]
 """
@@ -25,8 +28,11 @@ from ansible.module_utils.platform_firewall import (
     has_rule,
     is_active,
     remove_rule,
+    saved_paths,
+    undo_commands,
 )
 from ansible.module_utils.platform_origin import record, records
+from ansible.module_utils.platform_rescue import OPTIONS, Rescue
 
 
 def main():
@@ -36,6 +42,7 @@ def main():
             "program": {"type": "str", "choices": ["firewalld", "ufw"], "required": True},
             "sources": {"type": "list", "elements": "str", "required": True},
             "complete": {"type": "bool", "default": True},
+            **OPTIONS,
         },
         supports_check_mode=True,
     )
@@ -47,6 +54,11 @@ def main():
     missing = [source for source in sources if not saved[source] or not is_active(module, program, source)]
     ours = [doc for doc in records("firewall") if doc["program"] == program]
     stale = [doc for doc in ours if doc["source"] not in sources] if module.params["complete"] else []
+    changed = bool(missing or stale)
+    rescue = Rescue(module, "base_system", f"rules of {program}")
+    if changed and not module.check_mode:
+        commands = undo_commands(module, program, missing, [doc["source"] for doc in stale])
+        rescue.arm(saved_paths(program), commands)
     try:
         for source in missing if not module.check_mode else ():
             if not saved[source]:
@@ -56,6 +68,7 @@ def main():
             remove_rule(module, program, doc["source"])
             os.unlink(doc["base"] + ".json")
     except FirewallError as error:
+        rescue.revert()
         module.fail_json(
             msg=f"{program} refuses a rule ({error}). Correct the rules of the firewall, or set cluster_firewall to check and admit the other nodes yourself."
         )
@@ -65,8 +78,8 @@ def main():
         "before": "".join("admit {}\n".format(doc["source"]) for doc in stale),
         "after": "".join(f"admit {source}\n" for source in missing),
     }
-    changed = bool(missing or stale)
-    module.exit_json(changed=changed, decided=decided, diff=[diff] if changed else [])
+    result = {"changed": changed, "decided": decided, "diff": [diff] if changed else []}
+    module.exit_json(**rescue.changed(result))
 
 
 if __name__ == "__main__":

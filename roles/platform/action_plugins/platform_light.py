@@ -6,6 +6,9 @@ module `platform_light`, which Ansible runs by its interface for modules without
 of the library that the modules use is `platform_light_basic`. Without this plugin, they are ordinary modules.
 
 Each module of the roles has a file of its name in `action_plugins`; a test names one that lacks it.
+
+A change that can cut off the operator (a task with `rescue_seconds`) is reverted by the node unless it is confirmed over
+a new connection. This plugin confirms it.
 """
 
 from __future__ import annotations
@@ -13,15 +16,22 @@ from __future__ import annotations
 import base64
 import json
 import re
+import secrets
+import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from ansible.errors import AnsibleError
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import merge_hash
 
 _RUNNER = "platform_light"
 _BASIC = "ansible.module_utils.basic"
+_SSH = ("ssh", "paramiko", "paramiko_ssh", "smart")
+"""Connections that can be cut and made again."""
+_PAUSE_SECONDS, _GRACE_SECONDS = 1, 60
 _HERE = Path(__file__).resolve().parent
 _FOLDERS = {
     "library": (*sorted(_HERE.parents[1].glob("*/library")), _HERE.parent / "modules"),
@@ -39,9 +49,56 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         """Return the result of the module."""
         result = super().run(tmp, task_vars)
-        program = light_program(self._task.action.rpartition(".")[2], self._task.args)
-        answer = self._execute_module(module_name=_RUNNER, module_args={"program": program}, task_vars=task_vars)
-        return merge_hash(result, answer)
+
+        def run(name, arguments):
+            program = light_program(name, arguments)
+            return self._execute_module(module_name=_RUNNER, module_args={"program": program}, task_vars=task_vars)
+
+        name, arguments = self._task.action.rpartition(".")[2], dict(self._task.args)
+        if not arguments.get("rescue_seconds"):
+            return merge_hash(result, run(name, arguments))
+        return merge_hash(result, confirmed(run, self._connection, name, arguments))
+
+
+def confirmed(
+    run: Callable[[str, dict[str, Any]], dict[str, Any]], connection: Any, name: str, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """Run a module whose change the node reverts unless it is confirmed over a new connection; return the result.
+
+    The change may cut the connection on which the module runs. Then the node decides: it has no change, it has one that
+    is confirmed now, or it has reverted it.
+
+    Raises:
+        AnsibleConnectionFailure: the node did not answer, also not after the time at which it reverts the change.
+    """
+    token, seconds = secrets.token_hex(16), int(arguments["rescue_seconds"])
+    lost: AnsibleConnectionFailure | None = None
+    try:
+        answer = run(name, {**arguments, "rescue_token": token})
+    except AnsibleConnectionFailure as error:
+        answer, lost = {}, error
+    if lost is None and answer.get("rescue") != "armed":
+        return answer
+    is_ssh = getattr(connection, "transport", "") in _SSH
+    end = time.monotonic() + seconds + _GRACE_SECONDS
+    while True:
+        try:
+            if is_ssh:
+                connection.reset()
+            reply = run("platform_rescue", {"token": token, "fresh": is_ssh})
+        except AnsibleConnectionFailure as error:
+            reply, lost = {"state": "unreachable"}, error
+        state = reply.get("state")
+        if reply.get("failed"):
+            return reply
+        if state == "confirmed":
+            return {**answer, **reply["result"]}
+        if state == "absent" or time.monotonic() >= end:
+            if state in {"absent", "unreachable"} and lost is not None:
+                raise lost
+            message = f"{name}: the node did not confirm the change (state {state}); it reverts it"
+            return {"failed": True, "msg": message, "reason": "rescue.reverted"}
+        time.sleep(_PAUSE_SECONDS)
 
 
 def light_program(name, arguments):

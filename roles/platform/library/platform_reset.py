@@ -26,6 +26,7 @@ import shutil
 from functools import partial
 
 from ansible.module_utils import platform_origin as origin
+from ansible.module_utils import platform_rescue_node as rescue
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_busy import running_jobs
 from ansible.module_utils.platform_package_base import PackageFailure
@@ -106,7 +107,7 @@ class Reset:
 
     def refusals(self):
         """Return why the reset is refused unless the node may be disrupted."""
-        return [f"a job runs: {job}" for job in running_jobs()] + self.engine.refusals() + self.database.refusals()
+        return [f"a job runs: {job}" for job in running_jobs()] + waiting_changes() + self.engine.refusals() + self.database.refusals()
 
     def steps(self):
         """Return all steps in an order that can be interrupted anywhere, none without records."""
@@ -260,6 +261,12 @@ def _job_steps():
 def _remove_if_empty(path):
     if os.path.isdir(path) and not os.listdir(path):
         os.rmdir(path)
+
+
+def waiting_changes():
+    """Return the change that the node reverts unless its controller confirms it."""
+    pending = rescue.read_document("pending")
+    return ["a change waits for its confirmation: {what} (role {role})".format(**pending)] if pending else []
 
 
 def unrecorded_changes():

@@ -4,6 +4,7 @@ import ipaddress
 
 UFW_RULES = ("/etc/ufw/user.rules", "/etc/ufw/user6.rules")
 ZONE = "trusted"
+ZONE_FILE = f"/etc/firewalld/zones/{ZONE}.xml"
 
 
 class FirewallError(Exception):
@@ -59,6 +60,21 @@ def remove_rule(module, program, source):
     for run in (_saved, _running) if _is_running(module) else (_saved,):
         if run(module, f"--query-source={source}")[0] == 0:
             _require(run(module, f"--remove-source={source}"), source)
+
+
+def saved_paths(program):
+    """Return the files with the rules that the functions above change."""
+    return UFW_RULES if program == "ufw" else (ZONE_FILE,)
+
+
+def undo_commands(module, program, added, removed):
+    """Return the commands that undo rules in effect; the files with the rules are restored before."""
+    if program == "ufw":
+        return [["ufw", "reload"]]
+    base = ["firewall-cmd", f"--zone={ZONE}"]
+    new = [source for source in added if not is_active(module, program, source)]
+    old = [source for source in removed if is_active(module, program, source)]
+    return [[*base, f"--remove-source={source}"] for source in new] + [[*base, f"--add-source={source}"] for source in old]
 
 
 def _is_running(module):

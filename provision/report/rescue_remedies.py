@@ -1,0 +1,19 @@
+"""Remedies for changes that a node reverts by itself, by reason code.
+
+``roles/platform/module_utils/platform_rescue_remedies.py`` is a link to this file: plain Ansible and `provision` print
+the same remedy. Python 3.6 or newer, without imports.
+"""
+
+RESCUE_REMEDIES = {
+    "rescue.reverted": (
+        "Correct the setting in the inventory, or the switch or firewall that does not let SSH pass with it, then apply "
+        "again. Set platform_rescue_seconds if the controller needs more time for a new connection."
+    ),
+    "rescue.pending": (
+        "Wait until the node has confirmed or reverted that change (platform_rescue_seconds), then apply again."
+    ),
+    "rescue.not_armed": (
+        "Nothing was changed. Fix systemd on the node (systemctl is-system-running, systemctl --failed), then apply again."
+    ),
+}
+"""Reason code -> sentences that start with a verb. The keys are all reasons that changes with a limit report."""

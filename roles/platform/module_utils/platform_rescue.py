@@ -1,0 +1,210 @@
+"""Make a change that can cut off the operator: the node reverts it unless the controller confirms it in time.
+
+A module that makes such a change has the options of `OPTIONS`. It calls `arm` before the change and `changed` after it.
+The action plugin `platform_light` adds the token, and confirms the change over a new connection. Without a token, as
+without that plugin, the change is made at once.
+"""
+
+import os
+import re
+import sys
+import time
+
+from ansible.module_utils import platform_rescue_node as node
+from ansible.module_utils.platform_rescue_remedies import RESCUE_REMEDIES
+
+OPTIONS = {"rescue_seconds": {"type": "int", "default": 0}, "rescue_token": {"type": "str", "default": ""}}
+TOKEN = re.compile(r"[0-9a-f]{32}")
+LEAST_SECONDS, MOST_SECONDS = 20, 3600
+WAIT_SECONDS, PAUSE_SECONDS = 120, 1
+CAUSES = {
+    "limit": "the controller had no new connection within {seconds} s",
+    "boot": "the node was booted before the controller confirmed the change",
+    "late": "the change took longer than {seconds} s",
+    "next": "the controller did not confirm the change within {seconds} s",
+    "failed": "the change failed",
+}
+
+
+class Rescue:
+    """One change that the node reverts unless it is confirmed.
+
+    Args:
+        module: runs programs and reports errors.
+        role: the role that makes the change.
+        what: a phrase for the change.
+    """
+
+    def __init__(self, module, role, what):
+        """Read the token and the limit."""
+        self.module, self.role, self.what = module, role, what
+        self.token, self.seconds = module.params["rescue_token"], module.params["rescue_seconds"]
+        self.pending = {}
+
+    def arm(self, files, commands, boot_commands=()):
+        """Save the files, and start the timer that restores them and runs the commands.
+
+        At a boot before the confirmation the files are restored too, and the commands for boots run.
+        """
+        if not self.token:
+            return
+        if not TOKEN.fullmatch(self.token) or not LEAST_SECONDS <= self.seconds <= MOST_SECONDS:
+            self.module.fail_json(
+                msg=f"platform_rescue_seconds: {self.seconds} is not between {LEAST_SECONDS} and {MOST_SECONDS} seconds"
+            )
+        if not self.module.get_bin_path("systemd-run"):
+            self._fail("rescue.not_armed", f"{self.what}: no timer for a revert (the node has no systemd-run)")
+        os.makedirs(os.path.dirname(node.FOLDER), mode=0o755, exist_ok=True)
+        os.makedirs(node.FOLDER, mode=0o700, exist_ok=True)
+        self._wait_for_other()
+        try:
+            with node.locked():
+                self._require_turn()
+                self.pending = self._document(files, commands, boot_commands)
+                self._write()
+                self._start_timer()
+        except (OSError, ValueError) as error:
+            self._fail("rescue.not_armed", f"{self.what}: the change cannot be saved for a revert ({error})")
+
+    def changed(self, result):
+        """Report that the change is made; the module returns the result."""
+        if not self.pending:
+            return result
+        with node.locked():
+            if node.read_document("pending").get("token") != self.token:
+                last = {**node.read_document("last"), "problems": node.undo(self.pending, "late"), "cause": "late"}
+                fail_reverted(self.module, last)
+            node.write_document("pending", {**self.pending, "stage": "changed", "result": result})
+        return {**result, "rescue": "armed"}
+
+    def revert(self):
+        """Revert the change now, because a part of it failed."""
+        if self.pending:
+            node.revert("failed", self.token)
+            stop_timer(self.module, self.token)
+
+    def _wait_for_other(self):
+        """Wait for the end of another change, whose controller may be dead."""
+        end = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < end:
+            pending = node.read_document("pending")
+            if pending.get("token", self.token) == self.token or node.is_expired(pending):
+                return
+            time.sleep(PAUSE_SECONDS)
+
+    def _require_turn(self):
+        """End the module if this change was made before (ssh repeated the task), or if another one waits."""
+        last, pending = node.read_document("last"), node.read_document("pending")
+        if last.get("token") == self.token and last["state"] == "reverted":
+            fail_reverted(self.module, last)
+        if not pending:
+            return
+        if pending["token"] == self.token:
+            self.module.exit_json(**{"changed": True, **pending.get("result", {}), "rescue": "armed"})
+        if not node.is_expired(pending):
+            self._fail("rescue.pending", "{what}: the change waits for its confirmation (role {role})".format(**pending))
+        node.end(pending, "reverted", "next", node.undo(pending, "next"))
+
+    def _document(self, files, commands, boot_commands):
+        return {
+            "token": self.token,
+            "role": self.role,
+            "what": self.what,
+            "seconds": self.seconds,
+            "boot": node.boot_name(),
+            "deadline": time.monotonic() + self.seconds,
+            "stage": "armed",
+            "connection": connection(),
+            "files": [node.saved_file(path) for path in files],
+            "commands": [list(command) for command in commands],
+            "boot_commands": [list(command) for command in boot_commands],
+        }
+
+    def _write(self):
+        text = node.__loader__.get_source(node.__name__)  # it was sent with the module, so it is no file on the node
+        node.write_file(os.path.join(node.FOLDER, node.PROGRAM), text.encode(), 0o600)
+        link, unit = node.boot_paths()
+        content = node.BOOT.format(folder=node.FOLDER, python=sys.executable, program=node.PROGRAM)
+        node.write_file(unit, content.encode(), 0o644)
+        node.write_document("pending", self.pending)
+        os.makedirs(os.path.dirname(link), mode=0o755, exist_ok=True)
+        if not os.path.lexists(link):
+            os.symlink(unit, link)
+        node.sync_folder(os.path.dirname(link))
+
+    def _start_timer(self):
+        program = [sys.executable, "-I", "-S", os.path.join(node.FOLDER, node.PROGRAM), "limit", self.token]
+        options = [f"--unit={unit_name(self.token)}", f"--on-active={self.seconds}", "--timer-property=AccuracySec=1s"]
+        code, out, err = self.module.run_command(["systemd-run", *options, *program])
+        if code != 0:
+            node.end(self.pending, "not_armed")
+            self._fail("rescue.not_armed", f"{self.what}: no timer for a revert ({(err or out).strip()[-200:]})")
+
+    def _fail(self, code, message):
+        self.module.fail_json(msg=message, reason=code, remedy=RESCUE_REMEDIES[code])
+
+
+def fail_reverted(module, last):
+    """Fail with what the node reverted, and why."""
+    causes = CAUSES.get(last.get("cause"), "unknown cause").format(**last)
+    files = ", ".join(last.get("files", ())) or "no file"
+    message = "{}: the node reverted the change ({}); restored: {}".format(last.get("what"), causes, files)
+    if last.get("problems"):
+        message += "; problems: " + "; ".join(last["problems"])
+    module.fail_json(msg=message, reason="rescue.reverted", remedy=RESCUE_REMEDIES["rescue.reverted"], reverted=last)
+
+
+def confirm(module, token, *, fresh):
+    """Confirm the change with this token, and return its state and result.
+
+    `confirmed`; `pending`: it is not complete; `same_connection`: a new connection is required; `absent`: there is none.
+    A change that the node reverted is a failure.
+    """
+    if not TOKEN.fullmatch(token) or not os.path.isdir(node.FOLDER):
+        return "absent", {}
+    with node.locked():
+        pending = node.read_document("pending")
+        if pending.get("token") == token:
+            if node.is_expired(pending):
+                node.end(pending, "reverted", "limit", node.undo(pending, "limit"))
+            elif pending["stage"] != "changed":
+                return "pending", {}
+            elif fresh and pending["connection"] and pending["connection"] == connection():
+                return "same_connection", {}
+            else:
+                node.end(pending, "confirmed")
+                stop_timer(module, token)
+                return "confirmed", pending["result"]
+        last = node.read_document("last")
+    if last.get("token") != token:
+        return "absent", {}
+    if last["state"] == "reverted":
+        stop_timer(module, token)
+        fail_reverted(module, last)
+    return last["state"], last["result"]
+
+
+def unit_name(token):
+    """Return the name of the timer of a change."""
+    return f"provision-rescue-{token[:12]}"
+
+
+def stop_timer(module, token):
+    """Stop the timer of a change that has ended."""
+    module.run_command(["systemctl", "stop", f"{unit_name(token)}.timer"])
+
+
+def connection():
+    """Return the sshd process of this connection and its start time, None if there is none. Sessions of one share it."""
+    pid = os.getpid()
+    while pid > 1:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
+                head, _, rest = stream.read().rpartition(")")
+        except OSError:
+            return None
+        fields, name = rest.split(), head.partition("(")[2]
+        if name in ("sshd", "sshd-session"):
+            return [pid, int(fields[19])]
+        pid = int(fields[1])
+    return None

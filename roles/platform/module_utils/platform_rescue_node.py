@@ -1,0 +1,220 @@
+"""Revert a change of a role that the controller did not confirm over a new connection: it may have cut off the operator.
+
+As a program, it is started by systemd on the node: at the limit of a change, and at a boot before the confirmation. The
+modules of the roles import it. Python 3.6 or newer and the standard library only.
+"""
+
+import base64
+import fcntl
+import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+
+FOLDER = "/var/lib/provision/rescue"
+UNITS = "/etc/systemd/system"
+BOOT_UNIT = "provision-rescue-boot.service"
+BOOT_TARGET = "sysinit.target.wants"
+PROGRAM = "rescue.py"
+RESTORECON = "/usr/sbin/restorecon"
+COMMAND_SECONDS = 60
+MOST_BYTES = 2**22
+BOOT = """\
+# Managed by provision (role platform). It exists while a change waits for its confirmation.
+[Unit]
+Description=Revert a change that was not confirmed before the boot
+DefaultDependencies=no
+RequiresMountsFor={folder}
+ConditionPathExists={folder}/pending.json
+After=local-fs.target systemd-remount-fs.service systemd-udev-trigger.service
+Before=network-pre.target firewalld.service ufw.service
+Wants=network-pre.target
+
+[Service]
+Type=oneshot
+TimeoutStartSec=300
+ExecStart={python} -I -S {folder}/{program} boot
+"""
+
+
+def document_path(name):
+    """Return the path of a document: `pending` is the change that waits, `last` the last one that ended."""
+    return os.path.join(FOLDER, name + ".json")
+
+
+def read_document(name):
+    """Return a document, an empty one if it is missing or invalid."""
+    try:
+        with open(document_path(name), encoding="utf-8") as stream:
+            document = json.loads(stream.read(MOST_BYTES * 2))
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def write_document(name, document):
+    """Write a document that only root can read, atomically even if the power fails."""
+    write_file(document_path(name), json.dumps(document, sort_keys=True).encode(), 0o600)
+
+
+def write_file(path, content, mode, owner=None, group=None):
+    """Replace a file atomically even if the power fails."""
+    folder = os.path.dirname(path)
+    os.makedirs(folder, mode=0o755, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".provision-")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            if owner is not None and group is not None:
+                os.fchown(handle, owner, group)
+            os.fchmod(handle, mode)
+            os.fsync(handle)
+        os.rename(temporary, path)
+    finally:
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
+    sync_folder(folder)
+
+
+def sync_folder(folder):
+    """Write a folder's entries to the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
+@contextmanager
+def locked():
+    """Hold the lock of the documents."""
+    handle = os.open(os.path.join(FOLDER, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def boot_name():
+    """Return a name of this boot. A restarted container has the kernel's boot ID, and another start of process 1."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
+        boot_id = stream.read().strip()
+    with open("/proc/1/stat", encoding="utf-8", errors="replace") as stream:
+        return "{} {}".format(boot_id, stream.read().rpartition(")")[2].split()[19])
+
+
+def is_expired(pending):
+    """Return whether the limit of a change has passed, or the node was booted since."""
+    return pending.get("boot") != boot_name() or time.monotonic() >= pending.get("deadline", 0)
+
+
+def saved_file(path):
+    """Return the content and the attributes of a file that is about to change.
+
+    Raises:
+        ValueError: it is not a regular file, or too large.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return {"path": path, "existed": False}
+    with os.fdopen(handle, "rb") as stream:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+            raise ValueError(f"{path}: not a regular file of at most {MOST_BYTES} bytes")
+        return {
+            "path": path,
+            "existed": True,
+            "content": base64.b64encode(stream.read()).decode(),
+            "mode": stat.S_IMODE(status.st_mode),
+            "owner": status.st_uid,
+            "group": status.st_gid,
+        }
+
+
+def restore_file(saved):
+    """Restore a file."""
+    path = saved["path"]
+    if not saved["existed"]:
+        if os.path.lexists(path):
+            os.unlink(path)
+        return
+    write_file(path, base64.b64decode(saved["content"]), saved["mode"], saved["owner"], saved["group"])
+    if os.path.exists("/sys/fs/selinux/enforce") and os.access(RESTORECON, os.X_OK):
+        run([RESTORECON, "-i", path])
+
+
+def run(command):
+    """Run a program with a time limit; return why it failed, empty if it did not."""
+    environment = dict(os.environ, LC_ALL="C", PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            env=environment,
+            timeout=COMMAND_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return f"`{' '.join(command)}` did not end within {COMMAND_SECONDS} s"
+    except OSError as error:
+        return f"`{' '.join(command)}` failed: {error.strerror}"
+    output = done.stdout.decode("utf-8", "replace").strip()[-200:]
+    return f"`{' '.join(command)}` failed: {output}" if done.returncode else ""
+
+
+def undo(pending, cause):
+    """Restore the files and run the commands of a change; return what failed. Call it with the lock held."""
+    problems = []
+    for saved in pending["files"]:
+        try:
+            restore_file(saved)
+        except OSError as error:
+            problems.append("{}: cannot restore it ({})".format(saved["path"], error.strerror))
+    commands = pending["boot_commands"] if cause == "boot" else pending["commands"]
+    return problems + [problem for problem in map(run, commands) if problem]
+
+
+def end(pending, state, cause="", problems=()):
+    """Record how a change ended, and remove what waits for it. Call it with the lock held."""
+    last = {key: pending[key] for key in ("token", "role", "what", "seconds")}
+    last.update(state=state, cause=cause, problems=list(problems), at=int(time.time()), result=pending.get("result", {}))
+    last["files"] = [saved["path"] for saved in pending["files"]]
+    write_document("last", last)
+    for path in (document_path("pending"), *boot_paths()):
+        if os.path.lexists(path):
+            os.unlink(path)
+    sync_folder(FOLDER)
+    return last
+
+
+def revert(cause, token=""):
+    """Revert the change that waits, if it is that of the token; return the record of the last change that ended."""
+    with locked():
+        pending = read_document("pending")
+        if not pending or (token and pending["token"] != token):
+            return read_document("last")
+        return end(pending, "reverted", cause, undo(pending, cause))
+
+
+def boot_paths():
+    """Return the paths of the unit that runs at boot, and of the link that enables it."""
+    return [os.path.join(UNITS, BOOT_TARGET, BOOT_UNIT), os.path.join(UNITS, BOOT_UNIT)]
+
+
+def main(words):
+    """Revert the change that waits; the words are the cause, and the token of the change at its limit."""
+    cause, token = words[0], "".join(words[1:2])
+    if cause == "boot" and read_document("pending").get("boot") == boot_name():
+        return 0  # the change was made after this boot
+    return 1 if revert(cause, token).get("problems") else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,432 @@
+"""Changes that can cut off the operator: the node reverts them unless the controller confirms them in time."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleConnectionFailure
+
+from provision.report.rescue_remedies import RESCUE_REMEDIES
+from tests.support.interpreters import OLDEST
+from tests.support.light_modules import light, run_light
+from tests.support.modules import load, provide_utils, run
+
+provide_utils()
+node = importlib.import_module("ansible.module_utils.platform_rescue_node")
+rescue = importlib.import_module("ansible.module_utils.platform_rescue")
+TOKEN, OTHER = "a" * 32, "b" * 32
+
+CHANGING = """\
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.platform_rescue import OPTIONS, Rescue
+
+def main():
+    spec = {"path": {"type": "path"}, "fails": {"type": "bool", "default": False}, "commands": {"type": "list"}, **OPTIONS}
+    module = AnsibleModule(argument_spec=spec)
+    change = Rescue(module, "fabric_host", "MTU of eth1")
+    change.arm([module.params["path"]], module.params["commands"] or [])
+    with open(module.params["path"], "w") as stream:
+        stream.write("new")
+    if module.params["fails"]:
+        change.revert()
+        module.fail_json(msg="a part of the change failed")
+    module.exit_json(**change.changed({"changed": True, "left": ["x"]}))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+class Systemd:
+    """The timers of a node."""
+
+    def __init__(self) -> None:
+        self.timers: dict[str, list[str]] = {}
+        self.refuses = False
+
+    def run_command(self, command: list[str]) -> tuple[int, str, str]:
+        """Start or stop a timer."""
+        name = next(word for word in command if "provision-rescue-" in word).removeprefix("--unit=")
+        if command[0] == "systemd-run":
+            if self.refuses:
+                return 1, "", "Failed to start transient timer unit: Connection timed out"
+            self.timers[name] = command
+        else:
+            self.timers.pop(name.removesuffix(".timer"), None)
+        return 0, "", ""
+
+
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Systemd]:
+    """A node with systemd and its folders."""
+    monkeypatch.setattr(node, "FOLDER", str(tmp_path / "rescue"))
+    monkeypatch.setattr(node, "UNITS", str(tmp_path / "units"))
+    monkeypatch.setattr(rescue, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(rescue, "connection", lambda: [10, 1])
+    made = Systemd()
+    for module in (changing(tmp_path), confirming()):
+        monkeypatch.setattr(module.AnsibleModule, "run_command", lambda _self, command: made.run_command(command))
+        monkeypatch.setattr(module.AnsibleModule, "get_bin_path", lambda _self, name: f"/usr/bin/{name}")
+    return made
+
+
+def changing(folder: Path) -> Any:
+    """The module that changes a file."""
+    path = folder / "changing.py"
+    path.write_text(CHANGING)
+    spec = importlib.util.spec_from_file_location("changing", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def confirming() -> Any:
+    """The module that confirms a change."""
+    return load("platform", "platform_rescue")
+
+
+def change(path: Path, *, token: str = TOKEN, seconds: int = 45, **more: Any) -> dict[str, Any]:
+    """Change a file."""
+    return run(changing(path.parent), path=str(path), rescue_token=token, rescue_seconds=seconds, **more)
+
+
+def confirm(token: str = TOKEN, *, fresh: bool = True) -> dict[str, Any]:
+    """Confirm a change."""
+    return run(confirming(), token=token, fresh=fresh)
+
+
+def from_another_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the following modules run over a connection of their own."""
+    monkeypatch.setattr(rescue, "connection", lambda: [11, 2])
+
+
+def waiting_files(folder: Path) -> list[str]:
+    """Return what exists only while a change waits."""
+    paths = [folder / "rescue" / "pending.json", *map(Path, node.boot_paths())]
+    return [path.name for path in paths if os.path.lexists(path)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file of the node."""
+    file = tmp_path / "rules"
+    file.write_text("old")
+    file.chmod(0o640)
+    return file
+
+
+def test_a_confirmed_change_stays(systemd: Systemd, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result of the module is that of the task, and nothing is left that would revert the change."""
+    done = change(path)
+    assert (done["rescue"], list(systemd.timers)) == ("armed", ["provision-rescue-aaaaaaaaaaaa"])
+    assert len(waiting_files(path.parent)) == 3
+    assert stat.S_IMODE((path.parent / "rescue").stat().st_mode) == 0o700
+
+    from_another_connection(monkeypatch)
+    answer = confirm()
+
+    assert (answer["state"], answer["result"]) == ("confirmed", {"changed": True, "left": ["x"]})
+    assert (path.read_text(), systemd.timers, waiting_files(path.parent)) == ("new", {}, [])
+    assert confirm()["state"] == "confirmed"
+
+
+def test_the_connection_of_the_change_cannot_confirm_it(systemd: Systemd, path: Path) -> None:
+    """Sessions that share a connection pass a firewall which refuses new ones. A local controller has no connection."""
+    change(path)
+
+    assert confirm()["state"] == "same_connection"
+    assert systemd.timers
+    assert confirm(fresh=False)["state"] == "confirmed"
+
+
+def program(folder: Path, *words: str) -> int:
+    """Run the program of the node as systemd does."""
+    source = (folder / "rescue" / "rescue.py").read_text()
+    source = source.replace('"/var/lib/provision/rescue"', repr(str(folder / "rescue")))
+    source = source.replace('"/etc/systemd/system"', repr(str(folder / "units")))
+    return subprocess.run([OLDEST, "-I", "-S", "-c", source, *words], check=False, timeout=60).returncode
+
+
+@pytest.mark.usefixtures("systemd")
+def test_the_node_reverts_a_change_at_its_limit(path: Path) -> None:
+    """Without the controller: files with their modes, then the commands. The task fails with what was restored."""
+    mark = path.parent / "mark"
+    change(path, commands=[["sh", "-c", f"cat {path} >{mark}"], ["false"]])
+
+    code = program(path.parent, "limit", TOKEN)
+    answer = confirm()
+
+    assert (code, path.read_text(), mark.read_text(), stat.S_IMODE(path.stat().st_mode)) == (1, "old", "old", 0o640)
+    assert waiting_files(path.parent) == []
+    assert (answer["failed"], answer["reason"]) == (True, "rescue.reverted")
+    assert (answer["reverted"]["files"], answer["reverted"]["problems"]) == ([str(path)], ["`false` failed: "])
+    assert str(path) in answer["msg"]
+    assert answer["remedy"] == RESCUE_REMEDIES["rescue.reverted"]
+
+
+@pytest.mark.usefixtures("systemd")
+def test_a_new_file_is_removed(path: Path) -> None:
+    """It did not exist before the change."""
+    path.unlink()
+    change(path)
+
+    assert program(path.parent, "limit", TOKEN) == 0
+    assert not path.exists()
+
+
+@pytest.mark.usefixtures("systemd")
+def test_a_boot_before_the_confirmation_reverts_the_change(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The unit is enabled before the change. A start of it without a boot changes nothing."""
+    change(path)
+    link, unit = map(Path, node.boot_paths())
+    assert link.resolve() == unit
+    assert f"ExecStart={sys.executable} -I -S {node.FOLDER}/rescue.py boot\n" in unit.read_text()
+
+    assert (program(path.parent, "boot"), path.read_text()) == (0, "new")
+    pending = json.loads((path.parent / "rescue" / "pending.json").read_text())
+    node.write_document("pending", {**pending, "boot": "another 1"})
+    assert (program(path.parent, "boot"), path.read_text()) == (0, "old")
+
+    from_another_connection(monkeypatch)
+    assert confirm()["reverted"]["cause"] == "boot"
+
+
+@pytest.mark.usefixtures("systemd")
+def test_a_confirmation_after_the_limit_is_too_late(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timer may be late; the node reverts the change at once."""
+    change(path)
+    node.write_document("pending", {**node.read_document("pending"), "deadline": 0})
+    from_another_connection(monkeypatch)
+
+    assert confirm()["reason"] == "rescue.reverted"
+    assert path.read_text() == "old"
+
+
+def test_two_changes_never_overlap(systemd: Systemd, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one waits, and is refused without a change if the first one does not end."""
+    monkeypatch.setattr(rescue, "WAIT_SECONDS", 0.05)
+    change(path)
+    other = path.with_name("other")
+
+    refused = change(other, token=OTHER)
+
+    assert (refused["reason"], other.exists()) == ("rescue.pending", False)
+    assert len(systemd.timers) == 1
+
+
+@pytest.mark.usefixtures("systemd")
+def test_the_next_change_reverts_one_whose_timer_is_lost(path: Path) -> None:
+    """Whatever happened to the timer, the saved state is that before the first change."""
+    change(path)
+    node.write_document("pending", {**node.read_document("pending"), "deadline": 0})
+    other = path.with_name("other")
+
+    assert change(other, token=OTHER)["rescue"] == "armed"
+    assert (path.read_text(), node.read_document("last")["cause"]) == ("old", "next")
+
+
+@pytest.mark.usefixtures("systemd")
+def test_a_repeated_task_makes_its_change_once(path: Path) -> None:
+    """The program ssh repeats a task whose connection was cut. After a revert the change is not made again."""
+    change(path)
+    path.write_text("later")
+    assert (change(path)["rescue"], path.read_text()) == ("armed", "later")
+
+    program(path.parent, "limit", TOKEN)
+    assert (change(path)["reason"], path.read_text()) == ("rescue.reverted", "old")
+
+
+def test_nothing_changes_without_a_timer(systemd: Systemd, path: Path) -> None:
+    """A systemd that does not answer is an error with its own remedy."""
+    systemd.refuses = True
+
+    refused = change(path)
+
+    assert (refused["reason"], path.read_text(), waiting_files(path.parent)) == ("rescue.not_armed", "old", [])
+
+
+@pytest.mark.usefixtures("systemd")
+def test_a_path_that_cannot_be_saved_is_not_changed(path: Path) -> None:
+    """A link could lead anywhere."""
+    link = path.with_name("link")
+    link.symlink_to(path)
+
+    assert change(link)["reason"] == "rescue.not_armed"
+    assert path.read_text() == "old"
+
+
+def test_a_change_of_which_a_part_fails_is_reverted_at_once(systemd: Systemd, path: Path) -> None:
+    """Nothing waits for the limit."""
+    assert change(path, fails=True)["failed"]
+    assert (path.read_text(), systemd.timers, waiting_files(path.parent)) == ("old", {}, [])
+
+
+@pytest.mark.usefixtures("systemd")
+def test_a_change_that_takes_longer_than_its_limit_is_reverted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timer ran before the change was complete, so the module reverts it once more."""
+    original = rescue.Rescue.changed
+
+    def late(self: Any, result: dict[str, Any]) -> Any:
+        program(path.parent, "limit", TOKEN)
+        path.write_text("new")
+        return original(self, result)
+
+    monkeypatch.setattr(rescue.Rescue, "changed", late)
+
+    assert change(path)["reverted"]["cause"] == "late"
+    assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize("seconds", [19, 3601])
+def test_the_limit_has_bounds(systemd: Systemd, path: Path, seconds: int) -> None:
+    """A shorter one has no time for a new connection."""
+    assert "platform_rescue_seconds" in change(path, seconds=seconds)["msg"]
+    assert (path.read_text(), systemd.timers) == ("old", {})
+
+
+def test_a_connection_is_that_of_its_sshd(tmp_path: Path) -> None:
+    """A process without one has none."""
+    assert rescue.connection() is None
+    copy = tmp_path / "sshd"
+    copy.symlink_to(sys.executable)
+    code = "import subprocess, sys; subprocess.run([sys.argv[1], '-c', sys.argv[2]], check=True)"
+    folder = Path(rescue.__file__).parent
+    asks = (
+        f"import sys, ansible.module_utils as utils; utils.__path__.append({str(folder)!r})\n"
+        "from ansible.module_utils import platform_rescue; print(platform_rescue.connection()[0])"
+    )
+    with subprocess.Popen([copy, "-c", code, sys.executable, asks], stdout=subprocess.PIPE, text=True) as server:
+        out, _ = server.communicate(timeout=60)
+
+    assert int(out) == server.pid
+
+
+def test_a_node_without_ansibles_library_gets_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is sent with the module, and starts under the oldest Python of this machine."""
+    path, programs = tmp_path / "rules", tmp_path / "bin"
+    path.write_text("old")
+    programs.mkdir()
+    (programs / "systemd-run").write_text("#!/bin/sh\n")
+    (programs / "systemd-run").chmod(0o755)
+    (tmp_path / "changing.py").write_text(CHANGING)
+    monkeypatch.setitem(light._FOLDERS, "library", (tmp_path,))
+    arguments = {"path": str(path), "rescue_token": TOKEN, "rescue_seconds": 45}
+    document = light.decoded(light.light_program("changing", arguments))
+    for old, new in (("/var/lib/provision", tmp_path), ("/etc/systemd/system", tmp_path / "units")):
+        document["parts"] = [[name, file, text.replace(old, str(new))] for name, file, text in document["parts"]]
+
+    environment = {"PATH": f"{programs}:{os.environ['PATH']}"}
+    code, answer = run_light(OLDEST, light.encoded(document), env=environment)
+
+    assert (code, answer.get("rescue"), path.read_text()) == (0, "armed", "new")
+    assert program(tmp_path, "limit", TOKEN) == 0
+    assert path.read_text() == "old"
+
+
+class Connection:
+    """A connection of Ansible."""
+
+    transport = "ssh"
+
+    def __init__(self) -> None:
+        self.resets = 0
+
+    def reset(self) -> None:
+        """Count the new connections."""
+        self.resets += 1
+
+
+def confirmed(answers: list[Any], connection: Any = None) -> tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]:
+    """Run a change whose tasks have these answers; return the result and the tasks."""
+    tasks: list[tuple[str, dict[str, Any]]] = []
+
+    def execute(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        tasks.append((name, arguments))
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return dict(answer)
+
+    return light.confirmed(execute, connection or Connection(), "changing", {"rescue_seconds": 45}), tasks
+
+
+ARMED = {"changed": True, "rescue": "armed"}
+CONFIRMED = {"state": "confirmed", "result": {"changed": True, "left": []}}
+CUT = AnsibleConnectionFailure("Connection timed out")
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(light, "_PAUSE_SECONDS", 0)
+
+
+def test_the_controller_confirms_over_a_new_connection() -> None:
+    """The token of the change is a new one."""
+    connection = Connection()
+    result, tasks = confirmed([ARMED, CONFIRMED], connection)
+
+    assert (result["changed"], result["left"], connection.resets) == (True, [], 1)
+    assert [name for name, _ in tasks] == ["changing", "platform_rescue"]
+    assert tasks[0][1]["rescue_token"] == tasks[1][1]["token"]
+    assert tasks[1][1]["fresh"] is True
+
+
+def test_a_task_without_a_change_costs_no_connection() -> None:
+    """Most runs change nothing; a failed change has nothing to confirm."""
+    connection = Connection()
+
+    assert confirmed([{"changed": False}], connection)[0] == {"changed": False}
+    assert confirmed([{"failed": True, "msg": "x"}], connection)[0]["failed"]
+    assert connection.resets == 0
+
+
+def test_a_local_node_needs_no_new_connection() -> None:
+    """There is none that the change could cut."""
+    local = Connection()
+    local.transport = "local"
+
+    _, tasks = confirmed([ARMED, CONFIRMED], local)
+
+    assert (tasks[1][1]["fresh"], local.resets) == (False, 0)
+
+
+def test_the_controller_tries_until_the_node_has_decided() -> None:
+    """New connections are refused until the node reverts the change; its answer is the result."""
+    reverted = {"failed": True, "reason": "rescue.reverted", "msg": "rules of ufw: the node reverted the change"}
+    result, tasks = confirmed([ARMED, CUT, {"state": "pending"}, {"state": "same_connection"}, reverted])
+
+    assert result == reverted
+    assert len(tasks) == 5
+
+
+def test_a_change_that_cuts_its_own_connection_is_confirmed_over_another_one() -> None:
+    """The node has the result of the module."""
+    result, _ = confirmed([CUT, CUT, CONFIRMED])
+
+    assert result == {"changed": True, "left": []}
+
+
+def test_a_node_that_was_lost_before_the_change_is_unreachable() -> None:
+    """It has no change with this token."""
+    with pytest.raises(AnsibleConnectionFailure):
+        confirmed([CUT, {"state": "absent"}])
+
+
+def test_a_node_that_stays_away_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller waits until after the limit."""
+    monkeypatch.setattr(light, "_GRACE_SECONDS", -45)
+
+    with pytest.raises(AnsibleConnectionFailure):
+        confirmed([ARMED, CUT])
