@@ -25,6 +25,7 @@ from provision.facts.docker import (
     Image,
     ImageFact,
 )
+from provision.facts.fabric import Fabric, FabricFact
 from provision.facts.firewall import Firewall, FirewallFact
 from provision.facts.gpu import Gpu, GpuPciFact, GpusFact
 from provision.facts.gpudirect import (
@@ -112,6 +113,7 @@ class NodeFacts:
     names: Mapping[str, tuple[str, ...]] | Unknown = _value_of(NamesFact())
     listening: tuple[Listening, ...] | Unknown = _value_of(ListeningFact())
     firewall: Firewall | Unknown = _value_of(FirewallFact())
+    fabric: Fabric | Unknown = _value_of(FabricFact())
     selinux: Selinux | Unknown = _value_of(SelinuxFact())
     selinux_denials: tuple[Denial, ...] | Unknown = _value_of(SelinuxDenialsFact())
     rdma: RdmaStack | Unknown = _value_of(RdmaFact())

@@ -39,8 +39,11 @@ from ansible.module_utils.platform_undo_kernel import (
     depmod_steps,
     dkms_steps,
     firewall_steps,
+    governor_steps,
+    link_steps,
     module_steps,
     sysctl_steps,
+    unit_steps,
 )
 from ansible.module_utils.platform_undo_packages import (
     installed_packages,
@@ -57,6 +60,8 @@ RUN_FILES = ("docker_engine.json", "package-transaction")
 # The records are removed last. The history and the lock of the node do not belong to the roles.
 PRESERVED = ("origins", "history.jsonl", "provision.lock", "provision.lock.holder")
 ENGINE_UNITS = ("docker.service", "docker.socket", "containerd.service")
+# Units of other software that roles start or stop; `_daemon_names` has those of packages that the roles installed.
+CHANGED_UNITS = ("irqbalance.service",)
 UNIT = re.compile(r"/etc/systemd/system/([^/]+\.(?:path|timer|socket|service))$")
 
 
@@ -127,6 +132,9 @@ class Reset:
         ]
         steps_in_order += [
             *sysctl_steps(self.left),
+            *link_steps(self.module, self.left),
+            *governor_steps(),
+            *unit_steps(self.module, CHANGED_UNITS),
             *firewall_steps(self.module),
             *folder_steps(origin.records("folders")),
             *self.engine.last_steps(),
@@ -140,7 +148,7 @@ class Reset:
         return {
             doc["name"]
             for doc in origin.records("units")
-            if doc["name"] not in ENGINE_UNITS
+            if doc["name"] not in (*ENGINE_UNITS, *CHANGED_UNITS)
             and doc["ActiveState"] != "active"
             and self.module.run_command(["systemctl", "is-active", "--quiet", doc["name"]])[0] == 0
         }
