@@ -7,15 +7,32 @@ from typing import Any
 
 from provision.commands.package_repositories import repository_files, repository_paths
 from provision.components.base import Component, Repository, Setting, Variables
+from provision.components.check import Check, Scene, Verdict, known, passed, warn
 from provision.components.common import is_on, items, key_problems, package_manager
 from provision.facts import NodeFacts
 from provision.model import PreflightCode
+from provision.model.reason import Wording
 
 _REPOSITORIES = "platform_extra_repositories"
+_RESCUE_SECONDS = "platform_rescue_seconds"
+_LEAST_SECONDS, _MOST_SECONDS = 20, 3600
 _ADDRESS = ("cluster_data_address", "cluster_data_networks")
 
 
+def _rescue(scene: Scene) -> Verdict:
+    last = known(scene.facts.rescue)
+    if not last.state:
+        return passed("platform.rescue.none")
+    if last.state != "reverted":
+        return passed("platform.rescue.ok", what=last.what)
+    return warn("platform.rescue.reverted", what=last.what, seconds=last.seconds, files=last.files)
+
+
 def _settings(variables: Variables, facts: NodeFacts) -> Iterator[Setting]:
+    seconds = variables.get(_RESCUE_SECONDS)
+    if isinstance(seconds, int) and not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
+        problem = f"{seconds} is not between {_LEAST_SECONDS} and {_MOST_SECONDS}"
+        yield PreflightCode.VARIABLE_INVALID, _RESCUE_SECONDS, problem, "Set for example 45."
     for number, item in enumerate(items(variables, _REPOSITORIES), start=1):
         where = f"{_REPOSITORIES}, entry {number}, key"
         yield from key_problems(where, str(item.get("key") or ""), f"the repository {item.get('name')}")
@@ -51,6 +68,17 @@ COMPONENT = Component(
     shared=True,
     derived_variables=dict.fromkeys(("data_address", "data_interface", "platform_data_addresses"), _ADDRESS),
     common_variables=frozenset({"platform_package_sets"}),
+    checks=(Check("platform.rescue", _rescue),),
+    never_fixes=frozenset({"platform.rescue"}),  # the role that made the change repeats it
+    reasons={
+        "platform.rescue.none": Wording("no change could cut off the operator"),
+        "platform.rescue.ok": Wording("the controller confirmed the last change: {what}"),
+        "platform.rescue.reverted": Wording(
+            "the node reverted the last change, which was not confirmed within {seconds} s: {what} ({files})",
+            "Correct the setting in the inventory, or the switch or firewall that does not let SSH pass with it, then "
+            "run: provision apply",
+        ),
+    },
     settings=_settings,
     files=_files,
     repositories=_repositories,

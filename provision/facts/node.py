@@ -59,6 +59,7 @@ from provision.facts.probe_request import split
 from provision.facts.rdma import RdmaFact, RdmaStack
 from provision.facts.rdma_counters import RdmaCountersFact
 from provision.facts.records import Receipt, ReceiptsFact, SimulatedFact
+from provision.facts.rescue import Rescue, RescueFact
 from provision.facts.selinux import Denial, Selinux, SelinuxDenialsFact, SelinuxFact
 from provision.facts.slurm import SlurmFact
 from provision.facts.system import (
@@ -145,6 +146,7 @@ class NodeFacts:
     container_ssh: ContainerSsh | Unknown | None = _value_of(ContainerSshFact())
     container_trust: ContainerTrust | Unknown = _value_of(ContainerTrustFact())
     receipts: Mapping[str, Receipt] | Unknown = _value_of(ReceiptsFact())
+    rescue: Rescue | Unknown = _value_of(RescueFact())
     simulated: Mapping[str, str] | Unknown = _value_of(SimulatedFact())
     raw: str = dataclasses.field(default="", repr=False, compare=False)
     """The unmodified output of the probe, for a support bundle; empty if it was not requested."""

@@ -248,6 +248,19 @@ def test_a_repeated_task_makes_its_change_once(path: Path) -> None:
     assert (change(path)["reason"], path.read_text()) == ("rescue.reverted", "old")
 
 
+@pytest.mark.usefixtures("systemd")
+def test_a_revert_is_reported_until_the_role_has_nothing_to_change(path: Path) -> None:
+    """The record belongs to the role that made the change; a confirmed one stays."""
+    change(path)
+    program(path.parent, "limit", TOKEN)
+    module = type("Module", (), {"params": {"rescue_token": "", "rescue_seconds": 0}})()
+
+    rescue.Rescue(module, "base_system", "rules of ufw").unchanged()
+    assert node.read_document("last")["state"] == "reverted"
+    rescue.Rescue(module, "fabric_host", "MTU of eth1").unchanged()
+    assert node.read_document("last") == {}
+
+
 def test_nothing_changes_without_a_timer(systemd: Systemd, path: Path) -> None:
     """A systemd that does not answer is an error with its own remedy."""
     systemd.refuses = True

@@ -56,6 +56,8 @@ def main():
     stale = [doc for doc in ours if doc["source"] not in sources] if module.params["complete"] else []
     changed = bool(missing or stale)
     rescue = Rescue(module, "base_system", f"rules of {program}")
+    if not changed and not module.check_mode:
+        rescue.unchanged()
     if changed and not module.check_mode:
         commands = undo_commands(module, program, missing, [doc["source"] for doc in stale])
         rescue.arm(saved_paths(program), commands)

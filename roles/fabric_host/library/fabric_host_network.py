@@ -221,10 +221,13 @@ def main():
         "files": sorted(path for path, text in network.texts.items() if text),
         "diff": network.diff() if is_changed else [],
     }
+    values = sorted(path.split("/")[-2] for path in network.different_values())
+    names = ", ".join(dict.fromkeys([*network.different_mtus(), *values]))
+    rescue = Rescue(module, "fabric_host", f"network settings of {names}" if names else "network settings at boot")
+    if not is_changed and not module.check_mode:
+        rescue.unchanged()
     if not is_changed or module.check_mode:
         module.exit_json(**result)
-    names = ", ".join([*network.different_mtus(), *sorted({path.split("/")[-2] for path in network.different_values()})])
-    rescue = Rescue(module, "fabric_host", f"network settings of {names}" if names else "network settings at boot")
     commands = network.undo_commands()
     rescue.arm(sorted(network.texts), commands, [["udevadm", "settle", "--timeout=20"], *commands])
     try:

@@ -77,6 +77,15 @@ class Rescue:
             node.write_document("pending", {**self.pending, "stage": "changed", "result": result})
         return {**result, "rescue": "armed"}
 
+    def unchanged(self):
+        """Forget a revert of the role's last change: there is nothing to change any more."""
+        if not os.path.isdir(node.FOLDER):
+            return
+        with node.locked():
+            last = node.read_document("last")
+            if last.get("role") == self.role and last.get("state") == "reverted":
+                os.unlink(node.document_path("last"))
+
     def revert(self):
         """Revert the change now, because a part of it failed."""
         if self.pending:
