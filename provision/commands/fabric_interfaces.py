@@ -12,7 +12,9 @@ from typing import Any
 
 
 def data_interfaces(addresses: Iterable[Mapping[str, Any]], networks: Sequence[str], data_interface: str) -> list[str]:
-    """Return the interfaces with an address in one of the networks, in natural order; without networks the data interface.
+    """Return the interfaces with an address in one of the networks, in natural order.
+
+    Without networks it is the data interface.
 
     An address has the keys ``interface`` and ``address``.
     """

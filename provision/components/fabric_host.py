@@ -9,7 +9,7 @@ from provision.commands.fabric_interfaces import data_interfaces
 from provision.components.base import Component, NodeState, Setting, Variables
 from provision.components.check import Check, Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts import NodeFacts, Unknown, data_interface, is_container, plain
-from provision.facts.fabric import Fabric, Interface
+from provision.facts.fabric import Interface
 from provision.model import PreflightCode
 from provision.model.cause import Cause, CauseKind
 from provision.model.reason import Wording
@@ -47,7 +47,9 @@ def _mtu(scene: Scene) -> Verdict:
         return fail("fabric_host.mtu.no_interface")
     wrong = {name: one.mtu for name, one in interfaces.items() if one.mtu != mtu}
     if wrong:
-        return fail("fabric_host.mtu.differs", interfaces=tuple(wrong), current=tuple(sorted(set(wrong.values()))), mtu=mtu)
+        return fail(
+            "fabric_host.mtu.differs", interfaces=tuple(wrong), current=tuple(sorted(set(wrong.values()))), mtu=mtu
+        )
     return passed("fabric_host.mtu.ok", mtu=mtu, interfaces=tuple(interfaces))
 
 
@@ -129,7 +131,12 @@ def _settings(variables: Variables, _: NodeFacts) -> Iterator[Setting]:
         count = variables.get(name)
         if isinstance(count, int) and not -1 <= count <= _MOST_PAGES:
             problem = f"{count} is not between -1 and {_MOST_PAGES}"
-            yield PreflightCode.VARIABLE_INVALID, name, problem, "Set the number of pages, or -1 to leave them unchanged."
+            yield (
+                PreflightCode.VARIABLE_INVALID,
+                name,
+                problem,
+                "Set the number of pages, or -1 to leave them unchanged.",
+            )
 
 
 def _has_values(variables: Variables, facts: NodeFacts) -> bool:

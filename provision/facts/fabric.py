@@ -53,7 +53,9 @@ for link in /sys/class/net/*; do
   get "$link/mtu"; [ -n "$value" ] || continue
   printf 'net\t%s\t%s\t' "$name" "$value"
   [ ! -e "$link/device" ] || printf '%s' "$(cd -P "$link/device" && pwd)"
-  for key in rp_filter arp_ignore arp_announce; do get "/proc/sys/net/ipv4/conf/$name/$key"; printf '\t%s' "$value"; done
+  for key in rp_filter arp_ignore arp_announce; do
+    get "/proc/sys/net/ipv4/conf/$name/$key"; printf '\t%s' "$value"
+  done
   echo
 done
 for pages in /sys/kernel/mm/hugepages/hugepages-*kB; do

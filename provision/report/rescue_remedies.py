@@ -6,14 +6,15 @@ the same remedy. Python 3.6 or newer, without imports.
 
 RESCUE_REMEDIES = {
     "rescue.reverted": (
-        "Correct the setting in the inventory, or the switch or firewall that does not let SSH pass with it, then apply "
-        "again. Set platform_rescue_seconds if the controller needs more time for a new connection."
+        "Correct the setting in the inventory, or the switch or firewall that does not let SSH pass with it, then "
+        "apply again. Set platform_rescue_seconds if the controller needs more time for a new connection."
     ),
     "rescue.pending": (
         "Wait until the node has confirmed or reverted that change (platform_rescue_seconds), then apply again."
     ),
     "rescue.not_armed": (
-        "Nothing was changed. Fix systemd on the node (systemctl is-system-running, systemctl --failed), then apply again."
+        "Nothing was changed. Fix systemd on the node (systemctl is-system-running, systemctl --failed), then apply "
+        "again."
     ),
 }
 """Reason code -> sentences that start with a verb. The keys are all reasons that changes with a limit report."""

@@ -212,11 +212,10 @@ def test_replaced_files_get_the_labels_of_their_paths(tmp_path: Path, monkeypatc
     assert log.read_text() == f"-i {tmp_path / 'etc'} {tmp_path / 'etc' / 'hosts'}\n"
 
 
+@pytest.mark.usefixtures("node")
 @pytest.mark.parametrize("program", ["firewalld", "ufw"])
-def test_the_node_can_revert_its_rules(
-    node: Node, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The saved rules are those before the change; commands undo what is in effect. Nothing is armed without a change."""
+def test_the_node_can_revert_its_rules(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The saved rules are those before the change; commands undo what is in effect. Nothing waits without a change."""
     apply(program, NETWORK)
     armed: list[Any] = []
     monkeypatch.setattr(firewall().Rescue, "arm", lambda _self, *saved: armed.append(saved))

@@ -31,7 +31,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_rescue import OPTIONS, Rescue
 
 def main():
-    spec = {"path": {"type": "path"}, "fails": {"type": "bool", "default": False}, "commands": {"type": "list"}, **OPTIONS}
+    spec = {"path": {"type": "path"}, "fails": {"type": "bool", "default": False}, "commands": {"type": "list"}}
+    spec.update(OPTIONS)
     module = AnsibleModule(argument_spec=spec)
     change = Rescue(module, "fabric_host", "MTU of eth1")
     change.arm([module.params["path"]], module.params["commands"] or [])

@@ -352,7 +352,7 @@ def test_a_busy_node_is_refused_without_disruptive(reset: Callable[..., Any], tm
     assert not (tmp_path / "x").exists()
 
 
-def test_a_change_that_waits_refuses_the_reset(node: Node, reset: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_a_change_that_waits_refuses_the_reset(reset: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     """The node would revert a part of the reset."""
     rescue = importlib.import_module("ansible.module_utils.platform_rescue_node")
     with pytest.MonkeyPatch.context() as patch:

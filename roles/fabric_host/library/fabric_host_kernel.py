@@ -50,7 +50,11 @@ class Kernel:
         """Reserve the pages; the kernel reserves fewer if its memory is fragmented."""
         desired = {hugepages_path(size): str(int(count)) for size, count in self.params["hugepages"].items()}
         for doc in records("sysctls"):
-            if doc.get("role") == "fabric_host" and doc["path"].startswith(HUGEPAGES + "/") and doc["path"] not in desired:
+            if (
+                doc.get("role") == "fabric_host"
+                and doc["path"].startswith(HUGEPAGES + "/")
+                and doc["path"] not in desired
+            ):
                 if links.is_own(doc, links.words(doc["path"])) and self._differs(doc["key"], "changed", doc["before"]):
                     self._write(doc["path"], doc["before"])
                 if not self.module.check_mode:

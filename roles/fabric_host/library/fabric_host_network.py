@@ -64,7 +64,9 @@ def rule(interface, mtu):
     match = f'KERNEL=="{interface}"'
     if cards:
         port = links.words(os.path.join(folder, "dev_port"))
-        match = f'SUBSYSTEMS=="pci", KERNELS=="{cards[-1]}"' + (f', ATTR{{dev_port}}=="{port}"' if (port or "").isdigit() else "")
+        match = f'SUBSYSTEMS=="pci", KERNELS=="{cards[-1]}"' + (
+            f', ATTR{{dev_port}}=="{port}"' if (port or "").isdigit() else ""
+        )
     return f'ACTION=="add", SUBSYSTEM=="net", {match}, ATTR{{mtu}}="{mtu}"\n'
 
 
@@ -114,7 +116,11 @@ class Network:
                 if links.is_own(doc, links.mtu(doc["interface"])):
                     self.mtus[doc["interface"]] = doc["before"]
         for doc in records("sysctls"):
-            if doc["path"].startswith(PROC + "/") and doc["path"] not in self.values and doc.get("role") == "fabric_host":
+            if (
+                doc["path"].startswith(PROC + "/")
+                and doc["path"] not in self.values
+                and doc.get("role") == "fabric_host"
+            ):
                 self.removed.append(("sysctls", doc["key"]))
                 if links.is_own(doc, links.words(doc["path"])):
                     self.values[doc["path"]] = doc["before"]
@@ -143,7 +149,7 @@ class Network:
     def undo_commands(self):
         """Return the commands that restore the current values."""
         commands = [links.mtu_command(name, now) for name, now in self.different_mtus().items()]
-        assignments = [f"{path[len('/proc/sys/'):]}={now}" for path, now in self.different_values().items()]
+        assignments = [f"{path[len('/proc/sys/') :]}={now}" for path, now in self.different_values().items()]
         return commands + ([["sysctl", "-q", "-w", *assignments]] if assignments else [])
 
     def change(self):

@@ -112,7 +112,12 @@ class Reset:
 
     def refusals(self):
         """Return why the reset is refused unless the node may be disrupted."""
-        return [f"a job runs: {job}" for job in running_jobs()] + waiting_changes() + self.engine.refusals() + self.database.refusals()
+        return (
+            [f"a job runs: {job}" for job in running_jobs()]
+            + waiting_changes()
+            + self.engine.refusals()
+            + self.database.refusals()
+        )
 
     def steps(self):
         """Return all steps in an order that can be interrupted anywhere, none without records."""

@@ -74,7 +74,9 @@ def undo_commands(module, program, added, removed):
     base = ["firewall-cmd", f"--zone={ZONE}"]
     new = [source for source in added if not is_active(module, program, source)]
     old = [source for source in removed if is_active(module, program, source)]
-    return [[*base, f"--remove-source={source}"] for source in new] + [[*base, f"--add-source={source}"] for source in old]
+    return [[*base, f"--remove-source={source}"] for source in new] + [
+        [*base, f"--add-source={source}"] for source in old
+    ]
 
 
 def _is_running(module):

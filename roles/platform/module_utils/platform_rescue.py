@@ -111,7 +111,9 @@ class Rescue:
         if pending["token"] == self.token:
             self.module.exit_json(**{"changed": True, **pending.get("result", {}), "rescue": "armed"})
         if not node.is_expired(pending):
-            self._fail("rescue.pending", "{what}: the change waits for its confirmation (role {role})".format(**pending))
+            self._fail(
+                "rescue.pending", "{what}: the change waits for its confirmation (role {role})".format(**pending)
+            )
         node.end(pending, "reverted", "next", node.undo(pending, "next"))
 
     def _document(self, files, commands, boot_commands):

@@ -184,7 +184,9 @@ def undo(pending, cause):
 def end(pending, state, cause="", problems=()):
     """Record how a change ended, and remove what waits for it. Call it with the lock held."""
     last = {key: pending[key] for key in ("token", "role", "what", "seconds")}
-    last.update(state=state, cause=cause, problems=list(problems), at=int(time.time()), result=pending.get("result", {}))
+    last.update(
+        state=state, cause=cause, problems=list(problems), at=int(time.time()), result=pending.get("result", {})
+    )
     last["files"] = [saved["path"] for saved in pending["files"]]
     write_document("last", last)
     for path in (document_path("pending"), *boot_paths()):

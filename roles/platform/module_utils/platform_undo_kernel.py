@@ -109,7 +109,11 @@ def governor_steps():
     steps = []
     for doc in records("governors"):
         now = links.governors()
-        own = {path: old for path, old in doc["values"].items() if old != now.get(path) and links.is_own(doc, now.get(path))}
+        own = {
+            path: old
+            for path, old in doc["values"].items()
+            if old != now.get(path) and links.is_own(doc, now.get(path))
+        }
         if own:
             steps.append(Step(f"set the CPU governor back to {', '.join(sorted(set(own.values())))}", _write_all(own)))
     return steps

@@ -82,9 +82,24 @@ BROKEN = [
         changed("fabric", interfaces={"ens4": Interface(9000, "", 2, 1, 0)}),
     ),
     ("fabric_host.arp", FAIL, "fabric_host.arp.no_interface", changed("fabric", interfaces={})),
-    ("fabric_host.hugepages", FAIL, "fabric_host.hugepages.differs: 2048 0 512", changed("fabric", hugepages={2048: 0})),
-    ("fabric_host.hugepages", FAIL, "fabric_host.hugepages.differs: 2048 600 512", changed("fabric", hugepages={2048: 600})),
-    ("fabric_host.hugepages", WARN, "fabric_host.hugepages.fewer: 2048 400 512", changed("fabric", hugepages={2048: 400})),
+    (
+        "fabric_host.hugepages",
+        FAIL,
+        "fabric_host.hugepages.differs: 2048 0 512",
+        changed("fabric", hugepages={2048: 0}),
+    ),
+    (
+        "fabric_host.hugepages",
+        FAIL,
+        "fabric_host.hugepages.differs: 2048 600 512",
+        changed("fabric", hugepages={2048: 600}),
+    ),
+    (
+        "fabric_host.hugepages",
+        WARN,
+        "fabric_host.hugepages.fewer: 2048 400 512",
+        changed("fabric", hugepages={2048: 400}),
+    ),
     ("fabric_host.hugepages", WARN, "fabric_host.hugepages.unsupported: 2048", changed("fabric", hugepages={})),
     (
         "fabric_host.governor",
@@ -438,7 +453,9 @@ def test_settings_of_data_networks_are_judged_only_if_they_are_set(judged):
     assert [shown(inside[name].reason) for name in ids[1:]] == [f"{name}.container" for name in ids[1:]]
     by_card = judged({"fabric_host_interfaces": ["0000:3b:00.0"]}, addresses=())
     assert shown(by_card["fabric_host.mtu"].reason) == "fabric_host.mtu.ok: 9000 ens4"
-    assert shown(judged(**changed("fabric", governors=frozenset()))[ids[3]].reason) == "fabric_host.governor.unsupported"
+    assert (
+        shown(judged(**changed("fabric", governors=frozenset()))[ids[3]].reason) == "fabric_host.governor.unsupported"
+    )
     assert shown(judged(rescue=Rescue())["platform.rescue"].reason) == "platform.rescue.none"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -485,13 +486,17 @@ def test_this_machine_has_interfaces():
     done = subprocess.run(["sh", "-c", FabricFact.command], capture_output=True, text=True, check=True, timeout=60)
 
     assert (done.stderr, "lo" in FabricFact().parse(out(done.stdout)).interfaces) == ("", False)
-    names = {name for name in os.listdir("/sys/class/net") if name != "lo" and not name.startswith("veth")}
-    assert FabricFact().parse(out(done.stdout)).interfaces.keys() == names
+    names = {path.name for path in Path("/sys/class/net").iterdir()}
+    assert FabricFact().parse(out(done.stdout)).interfaces.keys() == {
+        name for name in names if name != "lo" and not name.startswith("veth")
+    }
 
 
 def test_the_record_of_the_last_change_is_read():
     """It is a file of the node, which anybody with root may have edited."""
-    text = '{"state": "reverted", "what": "rules of ufw", "cause": "limit", "seconds": 45, "files": ["/etc/x"], "at": 1}'
+    text = (
+        '{"state": "reverted", "what": "rules of ufw", "cause": "limit", "seconds": 45, "files": ["/etc/x"], "at": 1}'
+    )
 
     assert RescueFact().parse(out(text)) == Rescue("reverted", "rules of ufw", "limit", 45, ("/etc/x",))
     assert RescueFact().parse(out("")) == Rescue()
