@@ -235,6 +235,14 @@ def test_the_node_can_revert_its_rules(program: str, tmp_path: Path, monkeypatch
     assert files == (rules.UFW_RULES if program == "ufw" else (str(tmp_path / "trusted.xml"),))
 
 
+def test_rules_are_read_after_other_changes_have_ended(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules of a dead controller look complete until the node reverts them."""
+    apply("ufw", NETWORK)
+    monkeypatch.setattr(firewall().Rescue, "begin", lambda _self: node.rules.write_text(""))
+
+    assert apply("ufw", NETWORK)["changed"]
+
+
 def test_a_refused_rule_reverts_the_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part of the rules could cut off the operator."""
     reverted: list[str] = []

@@ -238,6 +238,16 @@ def test_the_node_can_revert_all_that_is_changed(node: Node, monkeypatch: pytest
     assert saved.calls[1:] == ["unchanged"]
 
 
+def test_the_state_is_read_after_other_changes_have_ended(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The change of a dead controller looks complete until the node reverts it."""
+    network(node, "ens4", mtu=9000)
+    reverted = node.root / "net/ens4/mtu"
+    monkeypatch.setattr(module("fabric_host_network").Rescue, "begin", lambda _self: reverted.write_text("1500"))
+
+    assert network(node, "ens4", mtu=9000)["changed"]
+    assert node.mtu("ens4") == 9000
+
+
 def test_a_refused_mtu_reverts_the_rest(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver decides about the largest one."""
     saved = Saved(monkeypatch)

@@ -27,6 +27,7 @@ rescue = importlib.import_module("ansible.module_utils.platform_rescue")
 TOKEN, OTHER = "a" * 32, "b" * 32
 
 CHANGING = """\
+import io, os
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_rescue import OPTIONS, Rescue
 
@@ -35,13 +36,16 @@ def main():
     spec.update(OPTIONS)
     module = AnsibleModule(argument_spec=spec)
     change = Rescue(module, "fabric_host", "MTU of eth1")
+    change.begin()
+    with open(module.params["path"]) if os.path.exists(module.params["path"]) else io.StringIO() as stream:
+        before = stream.read()
     change.arm([module.params["path"]], module.params["commands"] or [])
     with open(module.params["path"], "w") as stream:
         stream.write("new")
     if module.params["fails"]:
         change.revert()
         module.fail_json(msg="a part of the change failed")
-    module.exit_json(**change.changed({"changed": True, "left": ["x"]}))
+    module.exit_json(**change.changed({"changed": True, "left": [before]}))
 
 if __name__ == "__main__":
     main()
@@ -138,7 +142,7 @@ def test_a_confirmed_change_stays(systemd: Systemd, path: Path, monkeypatch: pyt
     from_another_connection(monkeypatch)
     answer = confirm()
 
-    assert (answer["state"], answer["result"]) == ("confirmed", {"changed": True, "left": ["x"]})
+    assert (answer["state"], answer["result"]) == ("confirmed", {"changed": True, "left": ["old"]})
     assert (path.read_text(), systemd.timers, waiting_files(path.parent)) == ("new", {}, [])
     assert confirm()["state"] == "confirmed"
 
@@ -239,6 +243,15 @@ def test_the_next_change_reverts_one_whose_timer_is_lost(path: Path) -> None:
 
 
 @pytest.mark.usefixtures("systemd")
+def test_a_change_is_reverted_before_the_next_one_reads_the_node(path: Path) -> None:
+    """The next apply would otherwise see its own desired state, and change nothing."""
+    change(path)
+    node.write_document("pending", {**node.read_document("pending"), "deadline": 0})
+
+    assert change(path, token=OTHER)["left"] == ["old"]
+
+
+@pytest.mark.usefixtures("systemd")
 def test_a_repeated_task_makes_its_change_once(path: Path) -> None:
     """The program ssh repeats a task whose connection was cut. After a revert the change is not made again."""
     change(path)
@@ -254,7 +267,7 @@ def test_a_revert_is_reported_until_the_role_has_nothing_to_change(path: Path) -
     """The record belongs to the role that made the change; a confirmed one stays."""
     change(path)
     program(path.parent, "limit", TOKEN)
-    module = type("Module", (), {"params": {"rescue_token": "", "rescue_seconds": 0}})()
+    module = type("Module", (), {"check_mode": False, "params": {"rescue_token": "", "rescue_seconds": 0}})()
 
     rescue.Rescue(module, "base_system", "rules of ufw").unchanged()
     assert node.read_document("last")["state"] == "reverted"
@@ -303,7 +316,7 @@ def test_a_change_that_takes_longer_than_its_limit_is_reverted(path: Path, monke
     assert path.read_text() == "old"
 
 
-@pytest.mark.parametrize("seconds", [19, 3601])
+@pytest.mark.parametrize("seconds", [0, 19, 3601])
 def test_the_limit_has_bounds(systemd: Systemd, path: Path, seconds: int) -> None:
     """A shorter one has no time for a new connection."""
     assert "platform_rescue_seconds" in change(path, seconds=seconds)["msg"]
@@ -391,7 +404,7 @@ def test_the_controller_confirms_over_a_new_connection() -> None:
     connection = Connection()
     result, tasks = confirmed([ARMED, CONFIRMED], connection)
 
-    assert (result["changed"], result["left"], connection.resets) == (True, [], 1)
+    assert (result, connection.resets) == ({"changed": True, "left": []}, 1)
     assert [name for name, _ in tasks] == ["changing", "platform_rescue"]
     assert tasks[0][1]["rescue_token"] == tasks[1][1]["token"]
     assert tasks[1][1]["fresh"] is True
@@ -404,6 +417,19 @@ def test_a_task_without_a_change_costs_no_connection() -> None:
     assert confirmed([{"changed": False}], connection)[0] == {"changed": False}
     assert confirmed([{"failed": True, "msg": "x"}], connection)[0]["failed"]
     assert connection.resets == 0
+
+
+def test_every_task_with_a_limit_gets_a_token() -> None:
+    """A limit of 0 is an error of the module, and no way around it."""
+    tasks: list[dict[str, Any]] = []
+
+    def execute(_name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        tasks.append(arguments)
+        return {"failed": True}
+
+    light.confirmed(execute, Connection(), "changing", {"rescue_seconds": 0})
+
+    assert rescue.TOKEN.fullmatch(tasks[0]["rescue_token"])
 
 
 def test_a_local_node_needs_no_new_connection() -> None:

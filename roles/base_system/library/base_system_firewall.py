@@ -48,6 +48,8 @@ def main():
     )
     module.run_command_environ_update = {"LC_ALL": "C"}
     program = module.params["program"]
+    rescue = Rescue(module, "base_system", f"rules of {program}")
+    rescue.begin()
     decided = [source for source in module.params["sources"] if has_other_rule(module, program, source)]
     sources = [source for source in module.params["sources"] if source not in decided]
     saved = {source: has_rule(module, program, source) for source in sources}
@@ -55,8 +57,7 @@ def main():
     ours = [doc for doc in records("firewall") if doc["program"] == program]
     stale = [doc for doc in ours if doc["source"] not in sources] if module.params["complete"] else []
     changed = bool(missing or stale)
-    rescue = Rescue(module, "base_system", f"rules of {program}")
-    if not changed and not module.check_mode:
+    if not changed:
         rescue.unchanged()
     if changed and not module.check_mode:
         commands = undo_commands(module, program, missing, [doc["source"] for doc in stale])

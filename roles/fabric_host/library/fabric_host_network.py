@@ -216,6 +216,8 @@ def main():
         supports_check_mode=True,
     )
     module.run_command_environ_update = {"LC_ALL": "C"}
+    rescue = Rescue(module, "fabric_host", "network settings at boot")
+    rescue.begin()
     try:
         network = Network(module)
     except InvalidSetting as error:
@@ -229,8 +231,9 @@ def main():
     }
     values = sorted(path.split("/")[-2] for path in network.different_values())
     names = ", ".join(dict.fromkeys([*network.different_mtus(), *values]))
-    rescue = Rescue(module, "fabric_host", f"network settings of {names}" if names else "network settings at boot")
-    if not is_changed and not module.check_mode:
+    if names:
+        rescue.what = f"network settings of {names}"
+    if not is_changed:
         rescue.unchanged()
     if not is_changed or module.check_mode:
         module.exit_json(**result)

@@ -55,7 +55,7 @@ class ActionModule(ActionBase):
             return self._execute_module(module_name=_RUNNER, module_args={"program": program}, task_vars=task_vars)
 
         name, arguments = self._task.action.rpartition(".")[2], dict(self._task.args)
-        if not arguments.get("rescue_seconds"):
+        if "rescue_seconds" not in arguments:
             return merge_hash(result, run(name, arguments))
         return merge_hash(result, confirmed(run, self._connection, name, arguments))
 
@@ -92,7 +92,7 @@ def confirmed(
         if reply.get("failed"):
             return reply
         if state == "confirmed":
-            return {**answer, **reply["result"]}
+            return {**{key: value for key, value in answer.items() if key != "rescue"}, **reply["result"]}
         if state == "absent" or time.monotonic() >= end:
             if state in {"absent", "unreachable"} and lost is not None:
                 raise lost

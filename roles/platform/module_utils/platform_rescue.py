@@ -1,6 +1,7 @@
 """Make a change that can cut off the operator: the node reverts it unless the controller confirms it in time.
 
-A module that makes such a change has the options of `OPTIONS`. It calls `arm` before the change and `changed` after it.
+A module that makes such a change has the options of `OPTIONS`. It calls `begin` before it reads the node's state, `arm`
+before the change and `changed` after it.
 The action plugin `platform_light` adds the token, and confirms the change over a new connection. Without a token, as
 without that plugin, the change is made at once.
 """
@@ -41,6 +42,14 @@ class Rescue:
         self.token, self.seconds = module.params["rescue_token"], module.params["rescue_seconds"]
         self.pending = {}
 
+    def begin(self):
+        """Wait until no other change waits for its confirmation: until then the node's state may be reverted."""
+        if not self.token or self.module.check_mode or not os.path.isdir(node.FOLDER):
+            return
+        self._wait_for_other()
+        with node.locked():
+            self._require_turn()
+
     def arm(self, files, commands, boot_commands=()):
         """Save the files, and start the timer that restores them and runs the commands.
 
@@ -56,7 +65,6 @@ class Rescue:
             self._fail("rescue.not_armed", f"{self.what}: no timer for a revert (the node has no systemd-run)")
         os.makedirs(os.path.dirname(node.FOLDER), mode=0o755, exist_ok=True)
         os.makedirs(node.FOLDER, mode=0o700, exist_ok=True)
-        self._wait_for_other()
         try:
             with node.locked():
                 self._require_turn()
@@ -79,7 +87,7 @@ class Rescue:
 
     def unchanged(self):
         """Forget a revert of the role's last change: there is nothing to change any more."""
-        if not os.path.isdir(node.FOLDER):
+        if self.module.check_mode or not os.path.isdir(node.FOLDER):
             return
         with node.locked():
             last = node.read_document("last")
@@ -192,7 +200,7 @@ def confirm(module, token, *, fresh):
     if last["state"] == "reverted":
         stop_timer(module, token)
         fail_reverted(module, last)
-    return last["state"], last["result"]
+    return ("confirmed", last["result"]) if last["state"] == "confirmed" else ("absent", {})
 
 
 def unit_name(token):
