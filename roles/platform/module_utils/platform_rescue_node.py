@@ -196,7 +196,7 @@ def end(pending, state, cause="", problems=()):
     return last
 
 
-def revert(cause, token=""):
+def revert(cause, token=None):
     """Revert the change that waits, if it is that of the token; return the record of the last change that ended."""
     with locked():
         pending = read_document("pending")
