@@ -26,7 +26,7 @@ from tests.support.processes import marked
 
 LAB = f"rescue{os.getpid()}"
 NODE = f"{LAB}-1"
-SECONDS, MTU = 20, 1300
+SECONDS, MTU = 20, 4200
 WAITING = "/var/lib/provision/rescue/pending.json"
 RULES = {
     "all packets": "tcp dport 22 drop",
