@@ -27,7 +27,8 @@ def _interfaces(variables: Variables, facts: NodeFacts) -> dict[str, Interface]:
     fabric = known(facts.fabric)
     chosen = variables.get(_INTERFACES)
     if not (isinstance(chosen, list) and chosen and plain(chosen)):
-        addresses = [{"interface": one.interface, "address": one.address} for one in known(facts.addresses)]
+        own = (one for one in known(facts.addresses) if one.version == 4)  # noqa: PLR2004 - those that the role sees
+        addresses = [{"interface": one.interface, "address": one.address} for one in own]
         networks = variables.get("cluster_data_networks")
         networks = networks if isinstance(networks, list) and plain(networks) else []
         chosen = data_interfaces(addresses, networks, data_interface(variables, facts) or "")

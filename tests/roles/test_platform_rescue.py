@@ -458,6 +458,12 @@ def test_a_change_that_cuts_its_own_connection_is_confirmed_over_another_one() -
     assert result == {"changed": True, "left": []}
 
 
+def test_a_node_without_a_result_keeps_that_of_the_task() -> None:
+    """It may answer anything."""
+    assert confirmed([ARMED, {"state": "confirmed", "result": "x"}])[0] == {"changed": True}
+    assert confirmed([ARMED, {"state": "confirmed"}])[0] == {"changed": True}
+
+
 def test_a_node_that_was_lost_before_the_change_is_unreachable() -> None:
     """It has no change with this token."""
     with pytest.raises(AnsibleConnectionFailure):

@@ -92,7 +92,9 @@ def confirmed(
         if reply.get("failed"):
             return reply
         if state == "confirmed":
-            return {**{key: value for key, value in answer.items() if key != "rescue"}, **reply["result"]}
+            own = reply.get("result")  # from the node, which may answer anything
+            answer = {**answer, **(own if isinstance(own, dict) else {})}
+            return {key: value for key, value in answer.items() if key != "rescue"}
         if state == "absent" or time.monotonic() >= end:
             if state in {"absent", "unreachable"} and lost is not None:
                 raise lost

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from provision.checks import judge
 from provision.components import COMPONENTS, JOB_ROLES
 from provision.facts import Unknown
 from provision.facts.fabric import Fabric, Interface
+from provision.facts.network import Address
 from provision.facts.system import Kind, NodeKind
 from provision.inventory.role_files import defaults
 from provision.model import PreflightCode, StepClass
@@ -82,6 +84,16 @@ def test_invalid_settings_stop_an_apply_before_it_starts(variables: dict[str, An
 
     assert [variable for _, variable, _, _ in problems] == names
     assert {code for code, *_ in problems} <= {PreflightCode.VARIABLE_INVALID}
+
+
+def test_the_checks_see_the_interfaces_that_the_role_sees() -> None:
+    """Of addresses the role knows those of IPv4."""
+    addresses = (*healthy().addresses, Address("ens3", "fd00::3", 64, "global"))
+    networks = {"cluster_data_networks": ["10.77.0.0/16", "fd00::/64"]}
+    node = cluster_of(**networks).node("gpu1")
+
+    results = judge(node, dataclasses.replace(healthy(), addresses=addresses), cluster_of(**networks))
+    assert next(one.reason.params["interfaces"] for one in results if one.id == "fabric_host.mtu") == ("ens4",)
 
 
 def test_a_limit_without_time_for_a_connection_is_refused() -> None:
