@@ -352,16 +352,25 @@ def test_a_busy_node_is_refused_without_disruptive(reset: Callable[..., Any], tm
     assert not (tmp_path / "x").exists()
 
 
-def test_a_change_that_waits_refuses_the_reset(reset: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    """The node would revert a part of the reset."""
+def test_a_change_that_waits_refuses_the_reset(
+    node: Node, reset: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node would revert a part of the reset. With --disruptive the reset takes the place of the revert."""
     rescue = importlib.import_module("ansible.module_utils.platform_rescue_node")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rescue, "FOLDER", str(tmp_path / "rescue"))
-        (tmp_path / "rescue").mkdir()
-        origin.record("sysctls", "x", {"key": "x", "path": str(tmp_path / "x"), "before": "1"})
-        rescue.write_document("pending", {"what": "rules of ufw", "role": "base_system"})
+    monkeypatch.setattr(rescue, "FOLDER", str(tmp_path / "rescue"))
+    monkeypatch.setattr(rescue, "UNITS", str(tmp_path / "units"))
+    (tmp_path / "rescue").mkdir()
+    origin.record("sysctls", "x", {"key": "x", "path": str(tmp_path / "x"), "before": "1"})
+    change = {"token": "a" * 32, "role": "base_system", "what": "rules of ufw", "seconds": 45, "files": []}
+    rescue.write_document("pending", change)
 
-        assert reset(plan=True)["refused"] == ["a change waits for its confirmation: rules of ufw (role base_system)"]
+    assert reset(plan=True)["refused"] == ["a change waits for its confirmation: rules of ufw (role base_system)"]
+    assert reset()["failed"]
+    assert rescue.read_document("pending") == change
+
+    assert reset(disruptive=True)["steps"][0] == "end the wait for a confirmation: rules of ufw"
+    assert rescue.read_document("pending") == {}
+    assert ["systemctl", "stop", "provision-rescue-aaaaaaaaaaaa.timer"] in node.ran
 
 
 def test_only_the_container_of_provision_is_removed(reset: Callable[..., Any], node: Node, engine: Any) -> None:

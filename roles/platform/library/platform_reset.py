@@ -31,6 +31,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_busy import running_jobs
 from ansible.module_utils.platform_package_base import PackageFailure
 from ansible.module_utils.platform_package_manager import package_manager
+from ansible.module_utils.platform_rescue import stop_timer
 from ansible.module_utils.platform_undo_database import UNIT as DATABASE_UNIT
 from ansible.module_utils.platform_undo_database import Database
 from ansible.module_utils.platform_undo_docker import Engine
@@ -125,6 +126,7 @@ class Reset:
             return []
         daemons = self._daemon_names()
         steps_in_order = [
+            *self._rescue_steps(),
             *self.engine.first_steps(),
             *self._stop_steps(name for name in daemons if name != DATABASE_UNIT),
         ]
@@ -147,6 +149,18 @@ class Reset:
         steps_in_order += [*self._account_steps(), *self._package_steps(), *self.engine.data_steps()]
         steps_in_order += [*self.database.last_steps(), *_job_steps()]
         return [*steps_in_order, Step("remove the receipts and records of the roles", self._remove_state)]
+
+    def _rescue_steps(self):
+        """Return the step that takes the place of a revert, which would otherwise happen during the reset or after it."""
+        pending = rescue.read_document("pending")
+        return [Step("end the wait for a confirmation: {what}".format(**pending), self._end_wait)] if pending else []
+
+    def _end_wait(self):
+        with rescue.locked():
+            pending = rescue.read_document("pending")
+            if pending:
+                rescue.end(pending, "confirmed")
+                stop_timer(self.module, pending["token"])
 
     def _daemon_names(self):
         """Return the running daemons of packages that the roles started."""
