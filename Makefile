@@ -74,7 +74,7 @@ SLOWEST := --durations=40 --durations-min=2
 RECORD_SYSTEMS := $(if $(RECORD),--record-systems)
 # Tests that share one lab run one after the other; those that need none, or have a lab of their own, run beside them.
 BESIDE := $(patsubst %,tests/integration/test_%.py,adopt bench_page container_lab engine_run first_steps installed inventory lab_services \
-  left_out lock_holder many_nodes more_systems new_role node_locks package_managers release role_modules slurm_role submitters systems tutorial without_python)
+  left_out lock_holder many_nodes more_systems new_role node_locks package_managers release rescue role_modules slurm_role submitters systems tutorial without_python)
 ON_THE_LAB := tests/integration $(addprefix --ignore=,$(BESIDE))
 
 # Set-up: Debian packages that are missing, and a virtual environment of exactly the pinned versions.
