@@ -124,6 +124,30 @@ def waiting(provision: Provision) -> str:
     return shell(provision, f"for path in {paths}; do [ ! -e $path ] || echo $path; done; {timers}")
 
 
+def killed_before_the_confirmation(
+    provision: Provision, lab: dict[str, Any], inventory: Path, afterwards: str = "true"
+) -> None:
+    """Apply the role, kill the command as soon as the node has made the change, and run a command on the node."""
+    mark = secrets.token_hex(8)
+    node = LabNode(lab["name"], lab["address"], lab["port"], "", NodeState.RUNNING)
+    changed = f'until grep -qs \'"stage": "changed"\' {WAITING}; do sleep 0.1; done'
+    watch = ssh_argv(folder(provision), node, f"{changed}; echo changed; read -r line; {afterwards}")
+    words = provision.argv("apply", "-i", str(inventory), "--yes", "--only", "fabric_host")
+    environment = {**provision.environment, "RESCUE_TEST": mark}
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(watch, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watcher:
+        assert watcher.stdin is not None
+        assert watcher.stdout is not None
+        with subprocess.Popen(words, cwd=provision.folder, env=environment, **quiet) as apply:  # type: ignore[call-overload]
+            assert watcher.stdout.readline() == "changed\n"
+            for pid in marked(f"RESCUE_TEST={mark}"):
+                os.kill(pid, signal.SIGKILL)
+        assert apply.returncode == -signal.SIGKILL
+        watcher.stdin.write("\n")
+        watcher.stdin.close()
+        assert watcher.wait(timeout=60) == 0
+
+
 @pytest.mark.parametrize("packets", RULES)
 def test_a_change_that_cuts_ssh_is_reverted_and_reported(
     provision: Provision, inventory: Path, interface: str, cut: Callable[[str], None], packets: str
@@ -152,19 +176,9 @@ def test_an_apply_that_was_killed_before_the_confirmation_is_reverted_and_comple
     provision: Provision, lab: dict[str, Any], inventory: Path, interface: str, cut: Callable[[str], None]
 ) -> None:
     """The node reverts the change without its controller, and the confirmed change of the next apply stays."""
-    before, mark = mtu(provision, interface), secrets.token_hex(8)
+    before = mtu(provision, interface)
     cut(RULES["new connections"])
-    node = LabNode(lab["name"], lab["address"], lab["port"], "", NodeState.RUNNING)
-    watch = f'until grep -qs \'"stage": "changed"\' {WAITING}; do sleep 0.1; done'
-    words = provision.argv("apply", "-i", str(inventory), "--yes", "--only", "fabric_host")
-    environment = {**provision.environment, "RESCUE_TEST": mark}
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(ssh_argv(folder(provision), node, watch), stdin=subprocess.DEVNULL) as watcher:
-        with subprocess.Popen(words, cwd=provision.folder, env=environment, **quiet) as apply:  # type: ignore[call-overload]
-            assert watcher.wait(timeout=200) == 0
-            for pid in marked(f"RESCUE_TEST={mark}"):
-                os.kill(pid, signal.SIGKILL)
-        assert apply.returncode == -signal.SIGKILL
+    killed_before_the_confirmation(provision, lab, inventory)
 
     end = time.monotonic() + SECONDS + 60
     while time.monotonic() < end:
@@ -181,3 +195,24 @@ def test_an_apply_that_was_killed_before_the_confirmation_is_reverted_and_comple
     assert (mtu(provision, interface), waiting(provision)) == (MTU, "")
     assert provision("plan", "-i", str(inventory), "--json").document["nodes"][0]["reachable"]
     assert applied(provision, inventory).document["nodes"][0]["status"] == "unchanged"
+
+
+def test_a_change_is_reverted_at_a_boot_before_its_confirmation(
+    provision: Provision, lab: dict[str, Any], inventory: Path, interface: str, cut: Callable[[str], None]
+) -> None:
+    """The limit does not have to pass; nothing of the change is left, and the next apply makes it again."""
+    provision.ok("reset", "--lab", LAB, "--yes")
+    inventory.write_text(inventory.read_text().replace(f"rescue_seconds: {SECONDS}", "rescue_seconds: 600"))
+    cut(RULES["new connections"])
+    killed_before_the_confirmation(provision, lab, inventory, "nft delete table inet cut")
+
+    provision.ok("lab", "reboot", LAB, NODE)
+    assert waiting(provision) == ""
+    shell(provision, "! [ -e /etc/udev/rules.d/90-provision-fabric.rules ]")
+    checks = provision("verify", "-i", str(inventory), "--json").document["nodes"][0]["checks"]
+    [check] = [one for one in checks if one["id"] == "platform.rescue"]
+    assert (check["status"], "was booted before" in check["reason"]) == ("warn", True), check
+
+    shell(provision, "program=$(readlink -f $(command -v ip)); mv $program.real $program")
+    assert applied(provision, inventory).code == 0
+    assert mtu(provision, interface) == MTU
