@@ -390,7 +390,7 @@ def confirmed(answers: list[Any], connection: Any = None) -> tuple[dict[str, Any
 
 
 ARMED = {"changed": True, "rescue": "armed"}
-CONFIRMED = {"state": "confirmed", "result": {"changed": True, "left": []}}
+CONFIRMED = {"state": "confirmed", "result": {"changed": True, "left_out": []}}
 CUT = AnsibleConnectionFailure("Connection timed out")
 
 
@@ -404,7 +404,7 @@ def test_the_controller_confirms_over_a_new_connection() -> None:
     connection = Connection()
     result, tasks = confirmed([ARMED, CONFIRMED], connection)
 
-    assert (result, connection.resets) == ({"changed": True, "left": []}, 1)
+    assert (result, connection.resets) == ({"changed": True, "left_out": []}, 1)
     assert [name for name, _ in tasks] == ["changing", "platform_rescue"]
     assert tasks[0][1]["rescue_token"] == tasks[1][1]["token"]
     assert tasks[1][1]["fresh"] is True
@@ -455,7 +455,15 @@ def test_a_change_that_cuts_its_own_connection_is_confirmed_over_another_one() -
     """The node has the result of the module."""
     result, _ = confirmed([CUT, CUT, CONFIRMED])
 
-    assert result == {"changed": True, "left": []}
+    assert result == {"changed": True, "left_out": []}
+
+
+@pytest.mark.parametrize("key", ["add_host", "add_group", "ansible_facts", "_ansible_no_log", "failed", "msg", "rescue"])
+def test_a_node_cannot_add_keys_of_ansible_to_the_result(key: str) -> None:
+    """Ansible checks the result of a module, and not what is nested in it."""
+    hostile = {"state": "confirmed", "result": {"changed": True, "files": ["/etc/x"], key: {"host_name": "evil"}}}
+
+    assert confirmed([ARMED, hostile])[0] == {"changed": True, "files": ["/etc/x"]}
 
 
 def test_a_node_without_a_result_keeps_that_of_the_task() -> None:

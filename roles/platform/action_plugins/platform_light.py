@@ -32,6 +32,8 @@ _BASIC = "ansible.module_utils.basic"
 _SSH = ("ssh", "paramiko", "paramiko_ssh", "smart")
 """Connections that can be cut and made again."""
 _PAUSE_SECONDS, _GRACE_SECONDS = 1, 60
+_RESULT = ("changed", "decided", "diff", "files", "left_out")
+"""What modules with `rescue_seconds` return. Ansible acts on other keys of a result (`add_host`, `ansible_facts`)."""
 _HERE = Path(__file__).resolve().parent
 _FOLDERS = {
     "library": (*sorted(_HERE.parents[1].glob("*/library")), _HERE.parent / "modules"),
@@ -93,7 +95,8 @@ def confirmed(
             return reply
         if state == "confirmed":
             own = reply.get("result")  # from the node, which may answer anything
-            answer = {**answer, **(own if isinstance(own, dict) else {})}
+            own = {key: own[key] for key in _RESULT if key in own} if isinstance(own, dict) else {}
+            answer = {**answer, **own}
             return {key: value for key, value in answer.items() if key != "rescue"}
         if state == "absent" or time.monotonic() >= end:
             if state in {"absent", "unreachable"} and lost is not None:
