@@ -54,7 +54,7 @@ class PeerStatusFile(Struct):
 class RescueRecord(Struct):
     """How the last change that could cut off the operator ended (``/var/lib/provision/rescue/last.json``)."""
 
-    state: Literal["confirmed", "reverted", "not_armed"]
+    state: Literal["confirmed", "reverted"]
     what: PrintableLine
     cause: PrintableLine = field(default_factory=PrintableLine)
     seconds: int = 0

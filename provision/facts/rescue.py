@@ -18,7 +18,7 @@ class Rescue:
     """How the last change ended; empty texts if there was none."""
 
     state: str = ""
-    """``confirmed``, ``reverted``, or ``not_armed`` (nothing was changed)."""
+    """``confirmed`` or ``reverted``."""
     what: str = ""
     """A phrase for the change."""
     cause: str = ""

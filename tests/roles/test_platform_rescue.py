@@ -484,3 +484,43 @@ def test_a_node_that_stays_away_is_unreachable(monkeypatch: pytest.MonkeyPatch) 
 
     with pytest.raises(AnsibleConnectionFailure):
         confirmed([ARMED, CUT])
+
+
+class Crash(BaseException):
+    """The module ends, whatever the reason."""
+
+
+def test_the_change_waits_only_once_all_that_reverts_it_is_ready(
+    systemd: Systemd, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file pending.json without a timer would block later changes."""
+    seen: list[Any] = []
+    written = node.write_document
+
+    def watched(name: str, document: Any) -> None:
+        seen.append((name, len(systemd.timers), [Path(one).name for one in node.boot_paths() if os.path.lexists(one)]))
+        written(name, document)
+
+    monkeypatch.setattr(node, "write_document", watched)
+    change(path, fails=True)
+
+    assert seen[0] == ("pending", 1, [node.BOOT_UNIT, node.BOOT_UNIT])
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), Crash()])
+def test_an_error_while_arming_leaves_nothing(
+    systemd: Systemd, path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Neither the document nor units, whatever the error is."""
+
+    def fail(name: str, document: Any) -> None:
+        Path(node.document_path(name)).write_text(json.dumps(document))
+        raise error
+
+    monkeypatch.setattr(node, "write_document", fail)
+    try:
+        assert change(path)["reason"] == "rescue.not_armed"
+    except Crash:
+        pass
+
+    assert (path.read_text(), systemd.timers, waiting_files(path.parent)) == ("old", {}, [])

@@ -68,11 +68,21 @@ class Rescue:
         try:
             with node.locked():
                 self._require_turn()
-                self.pending = self._document(files, commands, boot_commands)
-                self._write()
-                self._start_timer()
+                self._prepare(self._document(files, commands, boot_commands))
         except (OSError, ValueError) as error:
             self._fail("rescue.not_armed", f"{self.what}: the change cannot be saved for a revert ({error})")
+
+    def _prepare(self, pending):
+        """Write all that reverts the change; the document, without which nothing is reverted, is the last part."""
+        try:
+            self._write_program()
+            self._start_timer()
+            node.write_document("pending", pending)
+            self.pending = pending
+        finally:
+            if not self.pending:
+                node.remove_pending()
+                stop_timer(self.module, self.token)
 
     def changed(self, result):
         """Report that the change is made; the module returns the result."""
@@ -139,13 +149,12 @@ class Rescue:
             "boot_commands": [list(command) for command in boot_commands],
         }
 
-    def _write(self):
+    def _write_program(self):
         text = node.__loader__.get_source(node.__name__)  # it was sent with the module, so it is no file on the node
         node.write_file(os.path.join(node.FOLDER, node.PROGRAM), text.encode(), 0o600)
         link, unit = node.boot_paths()
         content = node.BOOT.format(folder=node.FOLDER, python=sys.executable, program=node.PROGRAM)
         node.write_file(unit, content.encode(), 0o644)
-        node.write_document("pending", self.pending)
         os.makedirs(os.path.dirname(link), mode=0o755, exist_ok=True)
         if not os.path.lexists(link):
             os.symlink(unit, link)
@@ -156,7 +165,6 @@ class Rescue:
         options = [f"--unit={unit_name(self.token)}", f"--on-active={self.seconds}", "--timer-property=AccuracySec=1s"]
         code, out, err = self.module.run_command(["systemd-run", *options, *program])
         if code != 0:
-            node.end(self.pending, "not_armed")
             self._fail("rescue.not_armed", f"{self.what}: no timer for a revert ({(err or out).strip()[-200:]})")
 
     def _fail(self, code, message):

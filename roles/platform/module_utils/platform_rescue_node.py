@@ -189,11 +189,16 @@ def end(pending, state, cause="", problems=()):
     )
     last["files"] = [saved["path"] for saved in pending["files"]]
     write_document("last", last)
+    remove_pending()
+    return last
+
+
+def remove_pending():
+    """Remove the change that waits, and the unit that would revert it at a boot."""
     for path in (document_path("pending"), *boot_paths()):
         if os.path.lexists(path):
             os.unlink(path)
     sync_folder(FOLDER)
-    return last
 
 
 def revert(cause, token=None):
