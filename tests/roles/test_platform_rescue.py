@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import importlib.util
 import json
@@ -9,6 +10,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -524,3 +526,59 @@ def test_an_error_while_arming_leaves_nothing(
         pass
 
     assert (path.read_text(), systemd.timers, waiting_files(path.parent)) == ("old", {}, [])
+
+
+@pytest.fixture
+def held_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Another process holds the lock of the documents and never ends."""
+    (path.parent / "rescue").mkdir(exist_ok=True)
+    monkeypatch.setattr(node, "LOCK_SECONDS", 0.05)
+    handle = os.open(path.parent / "rescue" / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    yield
+    os.close(handle)
+
+
+@pytest.mark.usefixtures("held_lock")
+def test_a_module_does_not_wait_for_a_lock_without_a_limit(systemd: Systemd, path: Path) -> None:
+    """Nothing is changed; a confirmation is tried again by the controller."""
+    assert (change(path)["reason"], path.read_text(), systemd.timers) == ("rescue.pending", "old", {})
+    assert confirm()["state"] == "pending"
+
+
+@pytest.mark.usefixtures("systemd")
+def test_a_revert_goes_on_although_another_process_holds_the_lock(
+    path: Path, request: pytest.FixtureRequest
+) -> None:
+    """That process hangs, and the node may be cut off. To restore twice is the same as once."""
+    change(path)
+    request.getfixturevalue("held_lock")
+
+    assert node.revert("limit", TOKEN)["state"] == "reverted"
+    assert (path.read_text(), waiting_files(path.parent)) == ("old", [])
+
+
+def test_a_command_of_a_revert_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a child that goes on nor one that holds the output delays the revert."""
+    mark = tmp_path / "mark"
+    monkeypatch.setattr(node, "COMMAND_SECONDS", 0.5)
+
+    started = time.monotonic()
+    problem = node.run(["sh", "-c", f"(sleep 2; echo late >{mark}) & sleep 60"])
+    assert "did not end within" in problem
+    assert node.run(["sh", "-c", "sleep 20 & echo x"]) == ""
+    assert time.monotonic() - started < 10
+    time.sleep(2)
+    assert not mark.exists()
+
+
+def test_a_command_of_a_revert_runs_without_space_for_its_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk must not prevent it."""
+
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(node.tempfile, "TemporaryFile", full)
+
+    assert node.run(["true"]) == ""
+    assert node.run(["sh", "-c", "echo x; exit 1"]) == "`sh -c echo x; exit 1` failed: "

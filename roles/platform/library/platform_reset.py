@@ -156,7 +156,7 @@ class Reset:
         return [Step("end the wait for a confirmation: {what}".format(**pending), self._end_wait)] if pending else []
 
     def _end_wait(self):
-        with rescue.locked():
+        with rescue.locked(required=False):
             pending = rescue.read_document("pending")
             if pending:
                 rescue.end(pending, "confirmed")

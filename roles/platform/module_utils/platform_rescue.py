@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+from contextlib import contextmanager
 
 from ansible.module_utils import platform_rescue_node as node
 from ansible.module_utils.platform_rescue_remedies import RESCUE_REMEDIES
@@ -47,7 +48,7 @@ class Rescue:
         if not self.token or self.module.check_mode or not os.path.isdir(node.FOLDER):
             return
         self._wait_for_other()
-        with node.locked():
+        with self._locked():
             self._require_turn()
 
     def arm(self, files, commands, boot_commands=()):
@@ -66,7 +67,7 @@ class Rescue:
         os.makedirs(os.path.dirname(node.FOLDER), mode=0o755, exist_ok=True)
         os.makedirs(node.FOLDER, mode=0o700, exist_ok=True)
         try:
-            with node.locked():
+            with self._locked():
                 self._require_turn()
                 self._prepare(self._document(files, commands, boot_commands))
         except (OSError, ValueError) as error:
@@ -88,7 +89,7 @@ class Rescue:
         """Report that the change is made; the module returns the result."""
         if not self.pending:
             return result
-        with node.locked():
+        with self._locked():
             if node.read_document("pending").get("token") != self.token:
                 last = {**node.read_document("last"), "problems": node.undo(self.pending, "late"), "cause": "late"}
                 fail_reverted(self.module, last)
@@ -99,7 +100,7 @@ class Rescue:
         """Forget a revert of the role's last change: there is nothing to change any more."""
         if self.module.check_mode or not os.path.isdir(node.FOLDER):
             return
-        with node.locked():
+        with self._locked():
             last = node.read_document("last")
             if last.get("role") == self.role and last.get("state") == "reverted":
                 os.unlink(node.document_path("last"))
@@ -109,6 +110,15 @@ class Rescue:
         if self.pending:
             node.revert("failed", self.token)
             stop_timer(self.module, self.token)
+
+    @contextmanager
+    def _locked(self):
+        """Hold the lock of the documents, or end the module before a change."""
+        try:
+            with node.locked():
+                yield
+        except node.LockTimeout as error:
+            self._fail("rescue.pending", f"{self.what}: {error}")
 
     def _wait_for_other(self):
         """Wait for the end of another change, whose controller may be dead."""
@@ -189,6 +199,13 @@ def confirm(module, token, *, fresh):
     """
     if not TOKEN.fullmatch(token) or not os.path.isdir(node.FOLDER):
         return "absent", {}
+    try:
+        return _confirm(module, token, fresh)
+    except node.LockTimeout:  # the controller tries again
+        return "pending", {}
+
+
+def _confirm(module, token, fresh):
     with node.locked():
         pending = node.read_document("pending")
         if pending.get("token") == token:

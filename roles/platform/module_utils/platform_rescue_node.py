@@ -8,6 +8,7 @@ import base64
 import fcntl
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -21,7 +22,7 @@ BOOT_UNIT = "provision-rescue-boot.service"
 BOOT_TARGET = "sysinit.target.wants"
 PROGRAM = "rescue.py"
 RESTORECON = "/usr/sbin/restorecon"
-COMMAND_SECONDS = 60
+COMMAND_SECONDS, LOCK_SECONDS = 60, 120
 MOST_BYTES = 2**22
 BOOT = """\
 # Managed by provision (role platform). It exists while a change waits for its confirmation.
@@ -81,6 +82,14 @@ def write_file(path, content, mode, owner=None, group=None):
     sync_folder(folder)
 
 
+def remove(path):
+    """Remove a file that may not exist."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
 def sync_folder(folder):
     """Write a folder's entries to the disk."""
     handle = os.open(folder, os.O_RDONLY)
@@ -88,15 +97,41 @@ def sync_folder(folder):
     os.close(handle)
 
 
+class LockTimeout(Exception):
+    """Another process holds the lock of the documents."""
+
+
 @contextmanager
-def locked():
-    """Hold the lock of the documents."""
+def locked(*, required=True):
+    """Hold the lock of the documents.
+
+    Args:
+        required: whether to give up if another process holds it for long. A revert goes on: that process hangs, and to
+            restore twice is the same as once.
+
+    Raises:
+        LockTimeout: another process holds the lock.
+    """
     handle = os.open(os.path.join(FOLDER, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        if not _lock(handle) and required:
+            raise LockTimeout("another process holds the lock {}/lock for more than {} s".format(FOLDER, LOCK_SECONDS))
         yield
     finally:
         os.close(handle)
+
+
+def _lock(handle):
+    end = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.1)
+        else:
+            return True
 
 
 def boot_name():
@@ -140,8 +175,7 @@ def restore_file(saved):
     """Restore a file."""
     path = saved["path"]
     if not saved["existed"]:
-        if os.path.lexists(path):
-            os.unlink(path)
+        remove(path)
         return
     write_file(path, base64.b64decode(saved["content"]), saved["mode"], saved["owner"], saved["group"])
     if os.path.exists("/sys/fs/selinux/enforce") and os.access(RESTORECON, os.X_OK):
@@ -151,22 +185,48 @@ def restore_file(saved):
 def run(command):
     """Run a program with a time limit; return why it failed, empty if it did not."""
     environment = dict(os.environ, LC_ALL="C", PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    with _output() as output:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output or subprocess.DEVNULL,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return f"`{' '.join(command)}` failed: {error.strerror}"
+        try:
+            process.wait(timeout=COMMAND_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return f"`{' '.join(command)}` did not end within {COMMAND_SECONDS} s"
+        if not process.returncode:
+            return ""
+        return f"`{' '.join(command)}` failed: {_end_of(output)}"
+
+
+@contextmanager
+def _output():
+    """Provide a file for output, which no child can hold as it can a pipe; None if the disk is full."""
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-            env=environment,
-            timeout=COMMAND_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return f"`{' '.join(command)}` did not end within {COMMAND_SECONDS} s"
-    except OSError as error:
-        return f"`{' '.join(command)}` failed: {error.strerror}"
-    output = done.stdout.decode("utf-8", "replace").strip()[-200:]
-    return f"`{' '.join(command)}` failed: {output}" if done.returncode else ""
+        file = tempfile.TemporaryFile()
+    except OSError:
+        file = None
+    try:
+        yield file
+    finally:
+        if file:
+            file.close()
+
+
+def _end_of(output):
+    if not output:
+        return ""
+    output.seek(max(0, output.seek(0, os.SEEK_END) - 1000))
+    return output.read().decode("utf-8", "replace").strip()[-200:]
 
 
 def undo(pending, cause):
@@ -196,14 +256,13 @@ def end(pending, state, cause="", problems=()):
 def remove_pending():
     """Remove the change that waits, and the unit that would revert it at a boot."""
     for path in (document_path("pending"), *boot_paths()):
-        if os.path.lexists(path):
-            os.unlink(path)
+        remove(path)
     sync_folder(FOLDER)
 
 
 def revert(cause, token=None):
     """Revert the change that waits, if it is that of the token; return the record of the last change that ended."""
-    with locked():
+    with locked(required=False):
         pending = read_document("pending")
         if not pending or (token and pending["token"] != token):
             return read_document("last")
