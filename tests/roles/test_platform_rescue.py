@@ -582,3 +582,71 @@ def test_a_command_of_a_revert_runs_without_space_for_its_output(monkeypatch: py
 
     assert node.run(["true"]) == ""
     assert node.run(["sh", "-c", "echo x; exit 1"]) == "`sh -c echo x; exit 1` failed: "
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Let no file of these names be written."""
+    original = node.write_file
+
+    def write(file: str, *more: Any) -> None:
+        if Path(file).name in names:
+            raise OSError(28, "No space left on device")
+        original(file, *more)
+
+    monkeypatch.setattr(node, "write_file", write)
+
+
+@pytest.mark.usefixtures("systemd")
+def test_a_file_that_cannot_be_restored_is_restored_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The change waits for a boot or the next apply, which is refused until then; commands run every time."""
+    mark = path.parent / "mark"
+    change(path, commands=[["sh", "-c", f"echo x >>{mark}"]])
+    with monkeypatch.context() as patch:
+        full_disk(patch, path.name)
+        assert node.main(["limit", TOKEN]) == 1
+        assert len(waiting_files(path.parent)) == 3
+        pending = node.read_document("pending")
+        node.write_document("pending", {**pending, "deadline": 0})
+        refused = change(path, token=OTHER)
+        assert (refused["reason"], path.read_text()) == ("rescue.not_restored", "new")
+        assert "No space left on device" in refused["msg"]
+        assert node.read_document("last")["state"] == "reverted"
+
+    assert change(path, token=OTHER)["left"] == ["old"]
+    assert mark.read_text() == "x\nx\nx\n"
+
+
+@pytest.mark.usefixtures("systemd")
+def test_a_confirmation_after_the_limit_reports_a_file_that_was_not_restored(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its remedy is another one."""
+    change(path)
+    full_disk(monkeypatch, path.name)
+    assert node.main(["limit", TOKEN]) == 1
+    node.write_document("pending", {**node.read_document("pending"), "deadline": 0})
+
+    assert confirm()["reason"] == "rescue.not_restored"
+
+
+@pytest.mark.usefixtures("systemd")
+def test_a_revert_ends_although_its_record_cannot_be_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise it would be repeated at every boot."""
+    change(path)
+    full_disk(monkeypatch, "last.json")
+
+    assert node.main(["limit", TOKEN]) == 1
+    assert (path.read_text(), waiting_files(path.parent)) == ("old", [])
+    assert "No space left on device" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("systemd")
+def test_the_program_reports_an_error_without_a_traceback(path: Path) -> None:
+    """Systemd stores its output in the journal."""
+    change(path)
+    (path.parent / "rescue" / "lock").unlink()
+    (path.parent / "rescue" / "lock").mkdir()
+
+    assert node.main(["limit", TOKEN]) == 1

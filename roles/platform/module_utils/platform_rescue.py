@@ -91,7 +91,8 @@ class Rescue:
             return result
         with self._locked():
             if node.read_document("pending").get("token") != self.token:
-                last = {**node.read_document("last"), "problems": node.undo(self.pending, "late"), "cause": "late"}
+                problems, is_complete = node.undo(self.pending, "late")
+                last = {**node.read_document("last"), "problems": problems, "cause": "late", "is_complete": is_complete}
                 fail_reverted(self.module, last)
             node.write_document("pending", {**self.pending, "stage": "changed", "result": result})
         return {**result, "rescue": "armed"}
@@ -108,8 +109,9 @@ class Rescue:
     def revert(self):
         """Revert the change now, because a part of it failed."""
         if self.pending:
-            node.revert("failed", self.token)
-            stop_timer(self.module, self.token)
+            last = node.revert("failed", self.token)
+            if last.get("is_complete", True):  # otherwise the timer tries again
+                stop_timer(self.module, self.token)
 
     @contextmanager
     def _locked(self):
@@ -142,7 +144,9 @@ class Rescue:
             self._fail(
                 "rescue.pending", "{what}: the change waits for its confirmation (role {role})".format(**pending)
             )
-        node.end(pending, "reverted", "next", node.undo(pending, "next"))
+        last = node.undo_pending(pending, "next")
+        if not last["is_complete"]:
+            fail_reverted(self.module, last)
 
     def _document(self, files, commands, boot_commands):
         return {
@@ -188,7 +192,8 @@ def fail_reverted(module, last):
     message = "{}: the node reverted the change ({}); restored: {}".format(last.get("what"), causes, files)
     if last.get("problems"):
         message += "; problems: " + "; ".join(last["problems"])
-    module.fail_json(msg=message, reason="rescue.reverted", remedy=RESCUE_REMEDIES["rescue.reverted"], reverted=last)
+    code = "rescue.reverted" if last.get("is_complete", True) else "rescue.not_restored"
+    module.fail_json(msg=message, reason=code, remedy=RESCUE_REMEDIES[code], reverted=last)
 
 
 def confirm(module, token, *, fresh):
@@ -210,7 +215,7 @@ def _confirm(module, token, fresh):
         pending = node.read_document("pending")
         if pending.get("token") == token:
             if node.is_expired(pending):
-                node.end(pending, "reverted", "limit", node.undo(pending, "limit"))
+                node.undo_pending(pending, "limit")
             elif pending["stage"] != "changed":
                 return "pending", {}
             elif fresh and pending["connection"] and pending["connection"] == connection():

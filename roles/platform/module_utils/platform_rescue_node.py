@@ -230,26 +230,42 @@ def _end_of(output):
 
 
 def undo(pending, cause):
-    """Restore the files and run the commands of a change; return what failed. Call it with the lock held."""
+    """Restore the files and run the commands of a change; call it with the lock held.
+
+    Returns:
+        what failed; whether all files are restored.
+    """
     problems = []
     for saved in pending["files"]:
         try:
             restore_file(saved)
         except OSError as error:
             problems.append("{}: cannot restore it ({})".format(saved["path"], error.strerror))
+    is_complete = not problems
     commands = pending["boot_commands"] if cause == "boot" else pending["commands"]
-    return problems + [problem for problem in map(run, commands) if problem]
+    return problems + [problem for problem in map(run, commands) if problem], is_complete
 
 
-def end(pending, state, cause="", problems=()):
+def undo_pending(pending, cause):
+    """Revert the change that waits, and return the record. If a file cannot be restored, the change waits for a later try."""
+    problems, is_complete = undo(pending, cause)
+    return end(pending, "reverted", cause, problems, is_complete=is_complete)
+
+
+def end(pending, state, cause="", problems=(), *, is_complete=True):
     """Record how a change ended, and remove what waits for it. Call it with the lock held."""
     last = {key: pending[key] for key in ("token", "role", "what", "seconds")}
     last.update(
         state=state, cause=cause, problems=list(problems), at=int(time.time()), result=pending.get("result", {})
     )
     last["files"] = [saved["path"] for saved in pending["files"]]
-    write_document("last", last)
-    remove_pending()
+    last["is_complete"] = is_complete
+    try:
+        write_document("last", last)
+    except OSError as error:
+        last["problems"].append(f"{document_path('last')}: cannot write it ({error.strerror})")
+    if is_complete:
+        remove_pending()
     return last
 
 
@@ -266,7 +282,7 @@ def revert(cause, token=None):
         pending = read_document("pending")
         if not pending or (token and pending["token"] != token):
             return read_document("last")
-        return end(pending, "reverted", cause, undo(pending, cause))
+        return undo_pending(pending, cause)
 
 
 def boot_paths():
@@ -279,7 +295,13 @@ def main(words):
     cause, token = words[0], "".join(words[1:2])
     if cause == "boot" and read_document("pending").get("boot") == boot_name():
         return 0  # the change was made after this boot
-    return 1 if revert(cause, token).get("problems") else 0
+    try:
+        problems = revert(cause, token).get("problems")
+    except OSError as error:
+        problems = [str(error)]
+    for problem in problems or ():
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":
