@@ -59,18 +59,25 @@ class Systemd:
 
     def __init__(self) -> None:
         self.timers: dict[str, list[str]] = {}
-        self.refuses = False
+        self.refuses = ""
+        self.reset = set[str]()
 
     def run_command(self, command: list[str]) -> tuple[int, str, str]:
         """Start or stop a timer."""
-        name = next(word for word in command if "provision-rescue-" in word).removeprefix("--unit=")
+        names = [word.replace("--unit=", "") for word in command if "provision-rescue-" in word]
         if command[0] == "systemd-run":
-            if self.refuses:
+            if self.refuses and self.refuses in names[0]:
                 return 1, "", "Failed to start transient timer unit: Connection timed out"
-            self.timers[name] = command
-        else:
-            self.timers.pop(name.removesuffix(".timer"), None)
+            self.timers[names[0]] = command
+        elif command[1] == "stop":
+            for name in names:
+                self.timers.pop(name.removesuffix(".timer"), None)
         return 0, "", ""
+
+    def seconds(self) -> dict[str, int]:
+        """Return the timers and their times."""
+        words = {name: next(word for word in command if "active" in word) for name, command in self.timers.items()}
+        return {name: int(word.partition("=")[2]) for name, word in words.items()}
 
 
 @pytest.fixture
@@ -137,7 +144,7 @@ def path(tmp_path: Path) -> Path:
 def test_a_confirmed_change_stays(systemd: Systemd, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The result of the module is that of the task, and nothing is left that would revert the change."""
     done = change(path)
-    assert (done["rescue"], list(systemd.timers)) == ("armed", ["provision-rescue-aaaaaaaaaaaa"])
+    assert (done["rescue"], systemd.seconds()) == ("armed", {"provision-rescue-aaaaaaaaaaaa": 45})
     assert len(waiting_files(path.parent)) == 3
     assert stat.S_IMODE((path.parent / "rescue").stat().st_mode) == 0o700
 
@@ -279,7 +286,7 @@ def test_a_revert_is_reported_until_the_role_has_nothing_to_change(path: Path) -
 
 def test_nothing_changes_without_a_timer(systemd: Systemd, path: Path) -> None:
     """A systemd that does not answer is an error with its own remedy."""
-    systemd.refuses = True
+    systemd.refuses = "provision"
 
     refused = change(path)
 
@@ -302,20 +309,58 @@ def test_a_change_of_which_a_part_fails_is_reverted_at_once(systemd: Systemd, pa
     assert (path.read_text(), systemd.timers, waiting_files(path.parent)) == ("old", {}, [])
 
 
-@pytest.mark.usefixtures("systemd")
-def test_a_change_that_takes_longer_than_its_limit_is_reverted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_takes_longer_than_its_guard_is_reverted(
+    systemd: Systemd, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The timer ran before the change was complete, so the module reverts it once more."""
     original = rescue.Rescue.changed
 
     def late(self: Any, result: dict[str, Any]) -> Any:
+        assert systemd.seconds() == {"provision-rescue-aaaaaaaaaaaa-guard": 645}
         program(path.parent, "limit", TOKEN)
+        assert node.read_document("last")["cause"] == "late"
         path.write_text("new")
         return original(self, result)
 
     monkeypatch.setattr(rescue.Rescue, "changed", late)
 
-    assert change(path)["reverted"]["cause"] == "late"
+    late_change = change(path)
+    assert late_change["reverted"]["cause"] == "late"
+    assert "took longer than 645 s" in late_change["msg"]
     assert path.read_text() == "old"
+
+
+def test_the_limit_starts_after_the_change(
+    systemd: Systemd, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rules of many nodes take longer than a new connection."""
+    original, clock = rescue.Rescue.changed, time.monotonic
+    later: list[float] = []
+
+    def slow(self: Any, result: dict[str, Any]) -> Any:
+        assert node.read_document("pending")["deadline"] > clock() + 600
+        monkeypatch.setattr(time, "monotonic", lambda: clock() + 300)
+        later.append(time.monotonic())
+        return original(self, result)
+
+    monkeypatch.setattr(rescue.Rescue, "changed", slow)
+
+    assert change(path)["rescue"] == "armed"
+    assert 44 < node.read_document("pending")["deadline"] - later[0] < 60
+    assert systemd.seconds() == {"provision-rescue-aaaaaaaaaaaa": 45}
+
+
+def test_the_guard_stays_if_there_is_no_timer_for_the_limit(systemd: Systemd, path: Path) -> None:
+    """The change is reverted later, or confirmed."""
+    original = systemd.run_command
+
+    def run_command(command: list[str]) -> tuple[int, str, str]:
+        return (1, "", "x") if "--unit=provision-rescue-aaaaaaaaaaaa" in command else original(command)
+
+    systemd.run_command = run_command  # type: ignore[method-assign]
+
+    assert change(path)["rescue"] == "armed"
+    assert systemd.seconds() == {"provision-rescue-aaaaaaaaaaaa-guard": 645}
 
 
 @pytest.mark.parametrize("seconds", [0, 19, 3601])
@@ -472,6 +517,21 @@ def test_a_node_without_a_result_keeps_that_of_the_task() -> None:
     """It may answer anything."""
     assert confirmed([ARMED, {"state": "confirmed", "result": "x"}])[0] == {"changed": True}
     assert confirmed([ARMED, {"state": "confirmed"}])[0] == {"changed": True}
+
+
+def test_the_controller_waits_for_a_change_that_takes_longer_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its limit starts afterwards; a node cannot delay the controller without an end."""
+    now = [0.0]
+
+    def sleep(_seconds: float) -> None:
+        now[0] += 100
+
+    monkeypatch.setattr(light.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(light.time, "sleep", sleep)
+    pending = {"state": "pending"}
+
+    assert confirmed([CUT, pending, pending, pending, CUT, CONFIRMED])[0] == {"changed": True, "left_out": []}
+    assert confirmed([CUT, *[pending] * 20])[0]["reason"] == "rescue.reverted"
 
 
 def test_a_node_that_was_lost_before_the_change_is_unreachable() -> None:

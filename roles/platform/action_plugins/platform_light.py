@@ -31,7 +31,8 @@ _RUNNER = "platform_light"
 _BASIC = "ansible.module_utils.basic"
 _SSH = ("ssh", "paramiko", "paramiko_ssh", "smart")
 """Connections that can be cut and made again."""
-_PAUSE_SECONDS, _GRACE_SECONDS = 1, 60
+_PAUSE_SECONDS, _GRACE_SECONDS, _CHANGE_SECONDS = 1, 60, 600
+"""Between two tries; after the limit; for the change itself, after which the limit starts."""
 _RESULT = ("changed", "decided", "diff", "files", "left_out")
 """What modules with `rescue_seconds` return. Ansible acts on other keys of a result (`add_host`, `ansible_facts`)."""
 _HERE = Path(__file__).resolve().parent
@@ -82,7 +83,8 @@ def confirmed(
     if lost is None and answer.get("rescue") != "armed":
         return answer
     is_ssh = getattr(connection, "transport", "") in _SSH
-    end = time.monotonic() + seconds + _GRACE_SECONDS
+    start = time.monotonic()
+    end = start + seconds + _GRACE_SECONDS
     while True:
         try:
             if is_ssh:
@@ -91,6 +93,8 @@ def confirmed(
         except AnsibleConnectionFailure as error:
             reply, lost = {"state": "unreachable"}, error
         state = reply.get("state")
+        if state == "pending":  # the limit has not started
+            end = min(time.monotonic(), start + _CHANGE_SECONDS) + seconds + _GRACE_SECONDS
         if reply.get("failed"):
             return reply
         if state == "confirmed":

@@ -18,11 +18,13 @@ from ansible.module_utils.platform_rescue_remedies import RESCUE_REMEDIES
 OPTIONS = {"rescue_seconds": {"type": "int", "default": 0}, "rescue_token": {"type": "str", "default": ""}}
 TOKEN = re.compile(r"[0-9a-f]{32}")
 LEAST_SECONDS, MOST_SECONDS = 20, 3600
+GUARD_SECONDS = 600
+"""Time for the change itself; the limit for its confirmation starts afterwards."""
 WAIT_SECONDS, PAUSE_SECONDS = 120, 1
 CAUSES = {
     "limit": "the controller had no new connection within {seconds} s",
     "boot": "the node was booted before the controller confirmed the change",
-    "late": "the change took longer than {seconds} s",
+    "late": "the change took longer than {guard} s",
     "next": "the controller did not confirm the change within {seconds} s",
     "failed": "the change failed",
 }
@@ -41,6 +43,7 @@ class Rescue:
         """Read the token and the limit."""
         self.module, self.role, self.what = module, role, what
         self.token, self.seconds = module.params["rescue_token"], module.params["rescue_seconds"]
+        self.guard = GUARD_SECONDS + self.seconds
         self.pending = {}
 
     def begin(self):
@@ -77,7 +80,9 @@ class Rescue:
         """Write all that reverts the change; the document, without which nothing is reverted, is the last part."""
         try:
             self._write_program()
-            self._start_timer()
+            problem = self._start_timer(guard_name(self.token), self.guard)
+            if problem:
+                self._fail("rescue.not_armed", f"{self.what}: no timer for a revert ({problem})")
             node.write_document("pending", pending)
             self.pending = pending
         finally:
@@ -94,7 +99,11 @@ class Rescue:
                 problems, is_complete = node.undo(self.pending, "late")
                 last = {**node.read_document("last"), "problems": problems, "cause": "late", "is_complete": is_complete}
                 fail_reverted(self.module, last)
-            node.write_document("pending", {**self.pending, "stage": "changed", "result": result})
+            problem = self._start_timer(unit_name(self.token), self.seconds)
+            ends = {"deadline": time.monotonic() + self.seconds, "stage": "changed", "result": result}
+            node.write_document("pending", {**self.pending, **ends})
+            if not problem:  # otherwise the timer of the guard reverts the change
+                self.module.run_command(["systemctl", "stop", f"{guard_name(self.token)}.timer"])
         return {**result, "rescue": "armed"}
 
     def unchanged(self):
@@ -155,7 +164,7 @@ class Rescue:
             "what": self.what,
             "seconds": self.seconds,
             "boot": node.boot_name(),
-            "deadline": time.monotonic() + self.seconds,
+            "deadline": time.monotonic() + self.guard,
             "stage": "armed",
             "connection": connection(),
             "files": [node.saved_file(path) for path in files],
@@ -174,12 +183,12 @@ class Rescue:
             os.symlink(unit, link)
         node.sync_folder(os.path.dirname(link))
 
-    def _start_timer(self):
+    def _start_timer(self, name, seconds):
+        """Start a timer for a revert; return what failed."""
         program = [sys.executable, "-I", "-S", os.path.join(node.FOLDER, node.PROGRAM), "limit", self.token]
-        options = [f"--unit={unit_name(self.token)}", f"--on-active={self.seconds}", "--timer-property=AccuracySec=1s"]
+        options = [f"--unit={name}", f"--on-active={seconds}", "--timer-property=AccuracySec=1s"]
         code, out, err = self.module.run_command(["systemd-run", *options, *program])
-        if code != 0:
-            self._fail("rescue.not_armed", f"{self.what}: no timer for a revert ({(err or out).strip()[-200:]})")
+        return (err or out).strip()[-200:] or f"exit status {code}" if code != 0 else ""
 
     def _fail(self, code, message):
         self.module.fail_json(msg=message, reason=code, remedy=RESCUE_REMEDIES[code])
@@ -187,7 +196,8 @@ class Rescue:
 
 def fail_reverted(module, last):
     """Fail with what the node reverted, and why."""
-    causes = CAUSES.get(last.get("cause"), "unknown cause").format(**last)
+    causes = CAUSES.get(last.get("cause"), "unknown cause")
+    causes = causes.format(seconds=last.get("seconds"), guard=GUARD_SECONDS + last.get("seconds", 0))
     files = ", ".join(last.get("files", ())) or "no file"
     message = "{}: the node reverted the change ({}); restored: {}".format(last.get("what"), causes, files)
     if last.get("problems"):
@@ -238,9 +248,14 @@ def unit_name(token):
     return f"provision-rescue-{token[:12]}"
 
 
+def guard_name(token):
+    """Return the name of the timer that runs until the change is made."""
+    return f"{unit_name(token)}-guard"
+
+
 def stop_timer(module, token):
-    """Stop the timer of a change that has ended."""
-    module.run_command(["systemctl", "stop", f"{unit_name(token)}.timer"])
+    """Stop the timers of a change that has ended."""
+    module.run_command(["systemctl", "stop", *(f"{name}.timer" for name in (unit_name(token), guard_name(token)))])
 
 
 def connection():

@@ -282,6 +282,8 @@ def revert(cause, token=None):
         pending = read_document("pending")
         if not pending or (token and pending["token"] != token):
             return read_document("last")
+        if cause == "limit" and pending.get("stage") != "changed":
+            cause = "late"
         return undo_pending(pending, cause)
 
 
