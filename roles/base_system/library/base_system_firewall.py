@@ -23,12 +23,12 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_firewall import (
     FirewallError,
-    add_rule,
-    has_other_rule,
-    has_rule,
-    is_active,
-    remove_rule,
+    active_sources,
+    add_rules,
+    decided_sources,
+    remove_rules,
     saved_paths,
+    saved_sources,
     undo_commands,
 )
 from ansible.module_utils.platform_origin import record, records
@@ -50,10 +50,11 @@ def main():
     program = module.params["program"]
     rescue = Rescue(module, "base_system", f"rules of {program}")
     rescue.begin()
-    decided = [source for source in module.params["sources"] if has_other_rule(module, program, source)]
-    sources = [source for source in module.params["sources"] if source not in decided]
-    saved = {source: has_rule(module, program, source) for source in sources}
-    missing = [source for source in sources if not saved[source] or not is_active(module, program, source)]
+    other = decided_sources(module, program, module.params["sources"])
+    decided = [source for source in module.params["sources"] if source in other]
+    sources = [source for source in module.params["sources"] if source not in other]
+    saved, active = saved_sources(module, program, sources), active_sources(module, program, sources)
+    missing = [source for source in sources if source not in saved or source not in active]
     ours = [doc for doc in records("firewall") if doc["program"] == program]
     stale = [doc for doc in ours if doc["source"] not in sources] if module.params["complete"] else []
     changed = bool(missing or stale)
@@ -63,13 +64,14 @@ def main():
         commands = undo_commands(module, program, missing, [doc["source"] for doc in stale])
         rescue.arm(saved_paths(program), commands)
     try:
-        for source in missing if not module.check_mode else ():
-            if not saved[source]:
-                record("firewall", f"{program} {source}", {"program": program, "source": source})
-            add_rule(module, program, source)
-        for doc in stale if not module.check_mode else ():
-            remove_rule(module, program, doc["source"])
-            os.unlink(doc["base"] + ".json")
+        if changed and not module.check_mode:
+            for source in missing:
+                if source not in saved:
+                    record("firewall", f"{program} {source}", {"program": program, "source": source})
+            add_rules(module, program, missing)
+            remove_rules(module, program, [doc["source"] for doc in stale])
+            for doc in stale:
+                os.unlink(doc["base"] + ".json")
     except FirewallError as error:
         rescue.revert()
         module.fail_json(

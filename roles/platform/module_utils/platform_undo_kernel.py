@@ -4,7 +4,7 @@ import os
 import re
 
 from ansible.module_utils import platform_links as links
-from ansible.module_utils.platform_firewall import FirewallError, has_rule, remove_rule
+from ansible.module_utils.platform_firewall import FirewallError, remove_rules, saved_sources
 from ansible.module_utils.platform_origin import records
 from ansible.module_utils.platform_undo_files import Step
 
@@ -160,14 +160,14 @@ def firewall_steps(module):
         Step(f"remove the rule of {program} that admits {source}", _remove_rule(module, program, source))
         for program, source in rules
         if module.get_bin_path("firewall-cmd" if program == "firewalld" else program)
-        and has_rule(module, program, source)
+        and saved_sources(module, program, [source])
     ]
 
 
 def _remove_rule(module, program, source):
     def act():
         try:
-            remove_rule(module, program, source)
+            remove_rules(module, program, [source])
         except FirewallError as error:
             return f"remove the rule of {program} manually that admits {error}"
         return None
