@@ -303,3 +303,17 @@ def test_many_rules_are_reverted_by_one_process_each(
         [*zone, "--remove-source=10.1.0.3", "--remove-source=10.1.0.4"],
         [*zone, "--add-source=10.1.0.1", "--add-source=10.1.0.2"],
     ]
+
+
+@pytest.mark.parametrize("program", ["firewalld", "ufw"])
+@pytest.mark.usefixtures("node")
+def test_a_revert_restores_the_records_of_rules(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule that comes back without its record would never be removed."""
+    apply(program, NETWORK)
+    armed: list[Any] = []
+    monkeypatch.setattr(firewall().Rescue, "arm", lambda *_, records=(), **_more: armed.extend(records))
+
+    apply(program, PEER)
+
+    names = [Path(origin.record_path("firewall", f"{program} {source}")).name for source in (NETWORK, PEER)]
+    assert sorted(Path(path).name for path in armed) == sorted(f"{name}.json" for name in names)

@@ -216,9 +216,15 @@ class Saved:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[Any] = []
         rescue = module("fabric_host_network").Rescue
-        monkeypatch.setattr(rescue, "arm", lambda change, *saved: self.calls.append((change.what, *saved)))
+        monkeypatch.setattr(rescue, "arm", lambda change, *saved, records=(): self.arm(change.what, saved, records))
         monkeypatch.setattr(rescue, "revert", lambda _self: self.calls.append("reverted"))
         monkeypatch.setattr(rescue, "unchanged", lambda _self: self.calls.append("unchanged"))
+        self.records: list[str] = []
+
+    def arm(self, what: str, saved: tuple[Any, ...], records: list[str]) -> None:
+        """Store what is saved."""
+        self.calls.append((what, *saved))
+        self.records = [Path(path).name for path in records]
 
 
 def test_the_node_can_revert_all_that_is_changed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,6 +242,21 @@ def test_the_node_can_revert_all_that_is_changed(node: Node, monkeypatch: pytest
     assert commands == [["ip", "link", "set", "dev", "ens4", "mtu", "1500"], ["sysctl", "-q", "-w", *sysctl]]
     assert boot_commands == [["udevadm", "settle", "--timeout=20"], *commands]
     assert saved.calls[1:] == ["unchanged"]
+
+
+def record_names(kind: str, *names: str) -> list[str]:
+    """Return the names of the files of records."""
+    return sorted(Path(origin.record_path(kind, name)).name + end for name in names for end in (".json", ".ours"))
+
+
+def test_a_revert_restores_the_records_of_values(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An MTU that comes back without its record would never be restored; that of a new record is the original one."""
+    keys = [f"net.ipv4.conf.ens4.{key}" for key in ("arp_announce", "arp_ignore", "rp_filter")]
+    saved = Saved(monkeypatch)
+    network(node, "ens4", mtu=9000, arp=True)
+    assert sorted(saved.records) == sorted(record_names("mtus", "ens4") + record_names("sysctls", *keys))
+    network(node, "ens4", "bond0", mtu=9000)
+    assert sorted(saved.records) == sorted(record_names("mtus", "bond0") + record_names("sysctls", *keys))
 
 
 def test_the_state_is_read_after_other_changes_have_ended(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

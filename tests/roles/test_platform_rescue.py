@@ -35,13 +35,20 @@ from ansible.module_utils.platform_rescue import OPTIONS, Rescue
 
 def main():
     spec = {"path": {"type": "path"}, "fails": {"type": "bool", "default": False}, "commands": {"type": "list"}}
+    spec["records"] = {"type": "list"}
     spec.update(OPTIONS)
     module = AnsibleModule(argument_spec=spec)
     change = Rescue(module, "fabric_host", "MTU of eth1")
     change.begin()
     with open(module.params["path"]) if os.path.exists(module.params["path"]) else io.StringIO() as stream:
         before = stream.read()
-    change.arm([module.params["path"]], module.params["commands"] or [])
+    change.arm([module.params["path"]], module.params["commands"] or [], records=module.params["records"] or [])
+    for record in module.params["records"] or []:
+        if os.path.exists(record):
+            os.unlink(record)
+        else:
+            with open(record, "w") as stream:
+                stream.write("new")
     with open(module.params["path"], "w") as stream:
         stream.write("new")
     if module.params["fails"]:
@@ -710,3 +717,27 @@ def test_the_program_reports_an_error_without_a_traceback(path: Path) -> None:
     (path.parent / "rescue" / "lock").mkdir()
 
     assert node.main(["limit", TOKEN]) == 1
+
+
+@pytest.mark.usefixtures("systemd")
+def test_a_revert_restores_records(path: Path) -> None:
+    """The report names the files of the change only."""
+    removed, new = path.with_name("removed.json"), path.with_name("new.json")
+    removed.write_text("origin")
+    change(path, records=[str(removed), str(new)])
+    assert (removed.exists(), new.exists()) == (False, True)
+
+    assert program(path.parent, "limit", TOKEN) == 0
+    assert (removed.read_text(), new.exists()) == ("origin", False)
+    assert node.read_document("last")["files"] == [str(path)]
+
+
+@pytest.mark.usefixtures("systemd")
+def test_the_record_of_a_value_that_was_not_restored_stays(path: Path) -> None:
+    """A reset restores the value."""
+    removed, new = path.with_name("removed.json"), path.with_name("new.json")
+    removed.write_text("origin")
+    change(path, records=[str(removed), str(new)], commands=[["false"]])
+
+    assert program(path.parent, "limit", TOKEN) == 1
+    assert (removed.read_text(), new.exists()) == ("origin", True)

@@ -31,7 +31,7 @@ from ansible.module_utils.platform_firewall import (
     saved_sources,
     undo_commands,
 )
-from ansible.module_utils.platform_origin import record, records
+from ansible.module_utils.platform_origin import record, record_path, records
 from ansible.module_utils.platform_rescue import OPTIONS, Rescue
 
 
@@ -61,8 +61,10 @@ def main():
     if not changed:
         rescue.unchanged()
     if changed and not module.check_mode:
-        commands = undo_commands(module, program, missing, [doc["source"] for doc in stale])
-        rescue.arm(saved_paths(program), commands)
+        old = [doc["source"] for doc in stale]
+        documents = [record_path("firewall", f"{program} {source}") + ".json" for source in [*missing, *old]]
+        commands = undo_commands(module, program, missing, old)
+        rescue.arm(saved_paths(program), commands, records=documents)
     try:
         if changed and not module.check_mode:
             for source in missing:

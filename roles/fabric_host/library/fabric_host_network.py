@@ -25,7 +25,7 @@ import re
 
 from ansible.module_utils import platform_links as links
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.platform_origin import mark_managed, record, record_file, records
+from ansible.module_utils.platform_origin import mark_managed, record, record_file, record_files, records
 from ansible.module_utils.platform_replace import replace
 from ansible.module_utils.platform_rescue import OPTIONS, Rescue
 
@@ -68,6 +68,11 @@ def rule(interface, mtu):
             f', ATTR{{dev_port}}=="{port}"' if (port or "").isdigit() else ""
         )
     return f'ACTION=="add", SUBSYSTEM=="net", {match}, ATTR{{mtu}}="{mtu}"\n'
+
+
+def sysctl_key(path):
+    """Return the key of a file in /proc/sys/net/ipv4/conf."""
+    return "net.ipv4.conf." + ".".join(path.split("/")[-2:])
 
 
 class Network:
@@ -152,6 +157,12 @@ class Network:
         assignments = [f"{path[len('/proc/sys/') :]}={now}" for path, now in self.different_values().items()]
         return commands + ([["sysctl", "-q", "-w", *assignments]] if assignments else [])
 
+    def record_paths(self):
+        """Return the paths of the records that the change writes or removes."""
+        names = dict.fromkeys([("mtus", name) for name in self.different_mtus()] + self.removed)
+        names.update({("sysctls", sysctl_key(path)): None for path in self.different_values()})
+        return [path for kind, name in names for path in record_files(kind, name)]
+
     def change(self):
         """Write the files and set the values.
 
@@ -179,7 +190,7 @@ class Network:
     def _set_values(self):
         removed = {name for kind, name in self.removed if kind == "sysctls"}
         for path, now in self.different_values().items():
-            key = "net.ipv4.conf." + ".".join(path.split("/")[-2:])
+            key = sysctl_key(path)
             if key not in removed:
                 record("sysctls", key, {"key": key, "path": path, "before": now, "role": "fabric_host"})
                 mark_managed("sysctls", key, "values", self.values[path])
@@ -238,7 +249,8 @@ def main():
     if not is_changed or module.check_mode:
         module.exit_json(**result)
     commands = network.undo_commands()
-    rescue.arm(sorted(network.texts), commands, [["udevadm", "settle", "--timeout=20"], *commands])
+    boot_commands = [["udevadm", "settle", "--timeout=20"], *commands]
+    rescue.arm(sorted(network.texts), commands, boot_commands, records=network.record_paths())
     try:
         network.change()
     except (InvalidSetting, OSError) as error:

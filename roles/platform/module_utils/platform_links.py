@@ -3,7 +3,7 @@
 import glob
 import os
 
-from ansible.module_utils.platform_origin import load_json, record_path
+from ansible.module_utils.platform_origin import load_json, record_files
 
 NET = "/sys/class/net"
 GOVERNORS = "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
@@ -66,7 +66,6 @@ def is_own(doc, value):
 
 def forget(kind, name):
     """Remove the record of an object whose original state is restored."""
-    for ending in (".json", ".ours"):
-        path = record_path(kind, name) + ending
+    for path in record_files(kind, name):
         if load_json(path):
             os.unlink(path)

@@ -54,8 +54,8 @@ class Rescue:
         with self._locked():
             self._require_turn()
 
-    def arm(self, files, commands, boot_commands=()):
-        """Save the files, and start the timer that restores them and runs the commands.
+    def arm(self, files, commands, boot_commands=(), *, records=()):
+        """Save the files and the records of the role, and start the timer that restores them and runs the commands.
 
         At a boot before the confirmation the files are restored too, and the commands for boots run.
         """
@@ -72,7 +72,7 @@ class Rescue:
         try:
             with self._locked():
                 self._require_turn()
-                self._prepare(self._document(files, commands, boot_commands))
+                self._prepare(self._document(files, commands, boot_commands, records))
         except (OSError, ValueError) as error:
             self._fail("rescue.not_armed", f"{self.what}: the change cannot be saved for a revert ({error})")
 
@@ -157,7 +157,7 @@ class Rescue:
         if not last["is_complete"]:
             fail_reverted(self.module, last)
 
-    def _document(self, files, commands, boot_commands):
+    def _document(self, files, commands, boot_commands, records):
         return {
             "token": self.token,
             "role": self.role,
@@ -168,6 +168,7 @@ class Rescue:
             "stage": "armed",
             "connection": connection(),
             "files": [node.saved_file(path) for path in files],
+            "records": [node.saved_file(path) for path in records],
             "commands": [list(command) for command in commands],
             "boot_commands": [list(command) for command in boot_commands],
         }

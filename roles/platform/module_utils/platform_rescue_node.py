@@ -230,20 +230,29 @@ def _end_of(output):
 
 
 def undo(pending, cause):
-    """Restore the files and run the commands of a change; call it with the lock held.
+    """Restore the files of a change, run its commands, and restore records of the roles; call it with the lock held.
+
+    If something fails, new records stay, so that a reset knows what to restore.
 
     Returns:
         what failed; whether all files are restored.
     """
+    files = _restore(pending["files"])
+    commands = [problem for problem in map(run, pending["boot_commands" if cause == "boot" else "commands"]) if problem]
+    has_failed = bool(files or commands)
+    records = [saved for saved in pending["records"] if not has_failed or not os.path.lexists(saved["path"])]
+    unrestored = files + _restore(records)
+    return unrestored + commands, not unrestored
+
+
+def _restore(files):
     problems = []
-    for saved in pending["files"]:
+    for saved in files:
         try:
             restore_file(saved)
         except OSError as error:
             problems.append("{}: cannot restore it ({})".format(saved["path"], error.strerror))
-    is_complete = not problems
-    commands = pending["boot_commands"] if cause == "boot" else pending["commands"]
-    return problems + [problem for problem in map(run, commands) if problem], is_complete
+    return problems
 
 
 def undo_pending(pending, cause):
