@@ -741,3 +741,45 @@ def test_the_record_of_a_value_that_was_not_restored_stays(path: Path) -> None:
 
     assert program(path.parent, "limit", TOKEN) == 1
     assert (removed.read_text(), new.exists()) == ("origin", True)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.usefixtures("systemd")
+def test_a_late_change_leaves_the_files_of_another_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    """Whether the other one waits or is confirmed."""
+    original = rescue.Rescue.changed
+
+    def late(self: Any, result: dict[str, Any]) -> Any:
+        monkeypatch.setattr(rescue.Rescue, "changed", original)
+        program(path.parent, "limit", TOKEN)
+        assert change(path, token=OTHER)["rescue"] == "armed"
+        if ends:
+            assert confirm(OTHER, fresh=False)["state"] == "confirmed"
+        return original(self, result)
+
+    monkeypatch.setattr(rescue.Rescue, "changed", late)
+    refused = change(path)
+
+    assert (refused["reason"], path.read_text()) == ("rescue.pending", "new")
+    assert "role fabric_host" in refused["msg"]
+    assert node.read_document("last" if ends else "pending")["token"] == OTHER
+
+
+@pytest.mark.usefixtures("systemd")
+def test_a_late_change_restores_files_of_its_own(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another change of other files goes on."""
+    original, other = rescue.Rescue.changed, path.with_name("other")
+
+    def late(self: Any, result: dict[str, Any]) -> Any:
+        monkeypatch.setattr(rescue.Rescue, "changed", original)
+        program(path.parent, "limit", TOKEN)
+        path.write_text("new")
+        change(other, token=OTHER)
+        return original(self, result)
+
+    monkeypatch.setattr(rescue.Rescue, "changed", late)
+
+    assert change(path)["reverted"]["cause"] == "late"
+    assert (path.read_text(), node.read_document("pending")["token"]) == ("old", OTHER)

@@ -96,15 +96,29 @@ class Rescue:
             return result
         with self._locked():
             if node.read_document("pending").get("token") != self.token:
-                problems, is_complete = node.undo(self.pending, "late")
-                last = {**node.read_document("last"), "problems": problems, "cause": "late", "is_complete": is_complete}
-                fail_reverted(self.module, last)
+                self._fail_late()
             problem = self._start_timer(unit_name(self.token), self.seconds)
             ends = {"deadline": time.monotonic() + self.seconds, "stage": "changed", "result": result}
             node.write_document("pending", {**self.pending, **ends})
             if not problem:  # otherwise the timer of the guard reverts the change
                 self.module.run_command(["systemctl", "stop", f"{guard_name(self.token)}.timer"])
         return {**result, "rescue": "armed"}
+
+    def _fail_late(self):
+        """End the module: the node reverted the change before it was complete, so the rest is reverted too."""
+        last = node.read_document("last")
+        own = set(node.file_paths(self.pending))
+        for other in (node.read_document("pending"), last):
+            if other.get("token") not in (None, self.token) and own & set(node.file_paths(other)):
+                self._fail(
+                    "rescue.pending",
+                    f"{self.what}: the change took longer than {self.guard} s, and another one has changed the same files "
+                    f"since: {other['what']} (role {other['role']}); nothing is reverted",
+                )
+        problems, is_complete = node.undo(self.pending, "late")
+        ours = {key: self.pending[key] for key in ("what", "role", "seconds")}
+        result = {"cause": "late", "problems": problems, "is_complete": is_complete, "state": "reverted"}
+        fail_reverted(self.module, {**ours, "files": node.file_paths(self.pending), **result})
 
     def unchanged(self):
         """Forget a revert of the role's last change: there is nothing to change any more."""

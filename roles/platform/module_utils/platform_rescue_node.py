@@ -267,7 +267,7 @@ def end(pending, state, cause="", problems=(), *, is_complete=True):
     last.update(
         state=state, cause=cause, problems=list(problems), at=int(time.time()), result=pending.get("result", {})
     )
-    last["files"] = [saved["path"] for saved in pending["files"]]
+    last["files"] = file_paths(pending)
     last["is_complete"] = is_complete
     try:
         write_document("last", last)
@@ -276,6 +276,11 @@ def end(pending, state, cause="", problems=(), *, is_complete=True):
     if is_complete:
         remove_pending()
     return last
+
+
+def file_paths(document):
+    """Return the paths of the files of a change that waits, or of one that ended."""
+    return [saved["path"] if isinstance(saved, dict) else saved for saved in document.get("files", ())]
 
 
 def remove_pending():
