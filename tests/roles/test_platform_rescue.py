@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleConnectionFailure
 
+from provision.facts.base import RawOutput
+from provision.facts.rescue import RescueFact
 from provision.report.rescue_remedies import RESCUE_REMEDIES
 from tests.support.interpreters import OLDEST
 from tests.support.light_modules import light, run_light
@@ -79,6 +81,8 @@ class Systemd:
         elif command[1] == "stop":
             for name in names:
                 self.timers.pop(name.removesuffix(".timer"), None)
+        elif command[1] == "reset-failed":
+            self.reset.update(names)
         return 0, "", ""
 
     def seconds(self) -> dict[str, int]:
@@ -783,3 +787,42 @@ def test_a_late_change_restores_files_of_its_own(path: Path, monkeypatch: pytest
 
     assert change(path)["reverted"]["cause"] == "late"
     assert (path.read_text(), node.read_document("pending")["token"]) == ("old", OTHER)
+
+
+def test_a_failed_service_of_a_revert_does_not_stay(systemd: Systemd, path: Path) -> None:
+    """The state of systemd would be degraded until the next boot."""
+    change(path, commands=[["false"]])
+    program(path.parent, "limit", TOKEN)
+
+    assert confirm()["failed"]
+    assert systemd.reset == {"provision-rescue-aaaaaaaaaaaa.service", "provision-rescue-aaaaaaaaaaaa-guard.service"}
+
+
+@pytest.mark.usefixtures("systemd")
+def test_the_record_that_every_probe_reads_is_small(path: Path) -> None:
+    """The result of a module can be long; it has a file of its own."""
+    change(path, commands=[["sh", "-c", f"echo {number}; exit 1"] for number in range(40)])
+    node.write_document("pending", {**node.read_document("pending"), "result": {"diff": "x" * 2**20}})
+
+    assert confirm(fresh=False)["result"] == {"diff": "x" * 2**20}
+    assert Path(node.document_path("last")).stat().st_size < 1000
+    assert confirm(fresh=False)["result"] == {"diff": "x" * 2**20}
+
+    change(path, token=OTHER, commands=[["sh", "-c", f"echo {number}; exit 1"] for number in range(40)])
+    program(path.parent, "limit", OTHER)
+    assert len(node.read_document("last")["problems"]) == node.MOST_PROBLEMS
+    assert not Path(node.document_path("result")).exists()
+    assert RescueFact().parse(RawOutput(Path(node.document_path("last")).read_text(), 0)).state == "reverted"  # type: ignore[union-attr]
+    document = {**node.read_document("last"), "files": [f"/etc/{number}" for number in range(400)]}
+    node.end({**document, "files": [{"path": name} for name in document["files"]]}, "reverted")
+    assert RescueFact().parse(RawOutput(Path(node.document_path("last")).read_text(), 0)).state == "reverted"  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("systemd")
+def test_a_late_confirmation_reports_a_revert_without_a_record(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full."""
+    change(path)
+    node.write_document("pending", {**node.read_document("pending"), "deadline": 0})
+    full_disk(monkeypatch, "last.json")
+
+    assert confirm()["reason"] == "rescue.reverted"

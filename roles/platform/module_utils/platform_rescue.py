@@ -237,10 +237,10 @@ def confirm(module, token, *, fresh):
 
 def _confirm(module, token, fresh):
     with node.locked():
-        pending = node.read_document("pending")
+        pending, last = node.read_document("pending"), node.read_document("last")
         if pending.get("token") == token:
             if node.is_expired(pending):
-                node.undo_pending(pending, "limit")
+                last = node.undo_pending(pending, "limit")
             elif pending["stage"] != "changed":
                 return "pending", {}
             elif fresh and pending["connection"] and pending["connection"] == connection():
@@ -249,13 +249,13 @@ def _confirm(module, token, fresh):
                 node.end(pending, "confirmed")
                 stop_timer(module, token)
                 return "confirmed", pending["result"]
-        last = node.read_document("last")
+        result = node.read_document("result")
     if last.get("token") != token:
         return "absent", {}
     if last["state"] == "reverted":
         stop_timer(module, token)
         fail_reverted(module, last)
-    return ("confirmed", last["result"]) if last["state"] == "confirmed" else ("absent", {})
+    return "confirmed", result.get("result", {})
 
 
 def unit_name(token):
@@ -269,8 +269,10 @@ def guard_name(token):
 
 
 def stop_timer(module, token):
-    """Stop the timers of a change that has ended."""
-    module.run_command(["systemctl", "stop", *(f"{name}.timer" for name in (unit_name(token), guard_name(token)))])
+    """Stop the timers of a change that has ended, and forget that its revert failed."""
+    names = (unit_name(token), guard_name(token))
+    module.run_command(["systemctl", "stop", *(f"{name}.timer" for name in names)])
+    module.run_command(["systemctl", "reset-failed", *(f"{name}.service" for name in names)])
 
 
 def connection():

@@ -24,6 +24,8 @@ PROGRAM = "rescue.py"
 RESTORECON = "/usr/sbin/restorecon"
 COMMAND_SECONDS, LOCK_SECONDS = 60, 120
 MOST_BYTES = 2**22
+MOST_PROBLEMS, MOST_FILES = 20, 50
+"""Parts of the record of the last change, which every probe reads."""
 BOOT = """\
 # Managed by provision (role platform). It exists while a change waits for its confirmation.
 [Unit]
@@ -43,7 +45,7 @@ ExecStart={python} -I -S {folder}/{program} boot
 
 
 def document_path(name):
-    """Return the path of a document: `pending` is the change that waits, `last` the last one that ended."""
+    """Return the path of a document: `pending` is the change that waits, `last` the last one that ended, `result` that of its module."""
     return os.path.join(FOLDER, name + ".json")
 
 
@@ -264,12 +266,12 @@ def undo_pending(pending, cause):
 def end(pending, state, cause="", problems=(), *, is_complete=True):
     """Record how a change ended, and remove what waits for it. Call it with the lock held."""
     last = {key: pending[key] for key in ("token", "role", "what", "seconds")}
-    last.update(
-        state=state, cause=cause, problems=list(problems), at=int(time.time()), result=pending.get("result", {})
-    )
-    last["files"] = file_paths(pending)
-    last["is_complete"] = is_complete
+    last.update(state=state, cause=cause, problems=list(problems)[:MOST_PROBLEMS], at=int(time.time()))
+    last.update(files=file_paths(pending)[:MOST_FILES], is_complete=is_complete)
     try:
+        remove(document_path("result"))
+        if state == "confirmed":  # the controller may ask again
+            write_document("result", {"token": pending["token"], "result": pending.get("result", {})})
         write_document("last", last)
     except OSError as error:
         last["problems"].append(f"{document_path('last')}: cannot write it ({error.strerror})")
