@@ -429,3 +429,15 @@ def test_unknown_data_interfaces_stop_the_role() -> None:
 
     assert role(fabric_host_mtu=9000).holds(*check)
     assert not role(fabric_host_mtu=9000, cluster_data_networks=["10.99.0.0/16"]).holds(*check)
+
+
+def test_a_unit_that_is_removed_is_not_enabled_any_more() -> None:
+    """Otherwise its link leads nowhere. A reset must not restore the link."""
+    fabric_host = role()
+    entries = fabric_host.value(
+        fabric_host.task("configure", "Write the script and the unit for boots")["vars"]["__fabric_host_absent"][2:-2]
+    )
+
+    link = "/etc/systemd/system/multi-user.target.wants/provision-fabric.service"
+    assert {"path": link, "state": "absent", "origin": False} in entries
+    assert len(entries) == 3
