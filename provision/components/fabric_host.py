@@ -16,7 +16,7 @@ from provision.model.reason import Wording
 
 _MTU, _INTERFACES, _GOVERNOR = "fabric_host_mtu", "fabric_host_interfaces", "fabric_host_cpu_governor"
 _LEAST_MTU, _MOST_MTU = 1280, 65520
-_MOST_PAGES = 2**24
+_MOST_PAGES, _MOST_PERCENT = 2**24, 90
 _ARP = {"rp_filter": 2, "arp_ignore": 1, "arp_announce": 2}
 _HUGEPAGES = {"fabric_host_hugepages_2mib": 2048, "fabric_host_hugepages_1gib": 1048576}
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,15}|[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -104,19 +104,33 @@ def _governor(scene: Scene) -> Verdict:
 
 
 def _is_disruptive(causes: Sequence[Cause], state: NodeState) -> bool:
-    """Return whether the step changes an MTU, which ends the connections of a job."""
+    """Return whether the step changes an MTU, which ends the connections of a job, or hugepages, which are memory."""
     changed = {cause.name for cause in causes if cause.kind is CauseKind.VARIABLE}
-    if changed & {_MTU, _INTERFACES}:
+    if changed & {_MTU, _INTERFACES, *_HUGEPAGES}:
         return True
-    mtu = state.node.variables.get(_MTU, 0)
+    return _changes_mtu(state.node.variables, state.facts) or _changes_hugepages(state.node.variables, state.facts)
+
+
+def _changes_mtu(variables: Variables, facts: NodeFacts) -> bool:
+    mtu = variables.get(_MTU, 0)
     if not mtu:
         return False
-    if not plain(mtu) or isinstance(state.facts.fabric, Unknown) or isinstance(state.facts.addresses, Unknown):
+    if not plain(mtu) or isinstance(facts.fabric, Unknown) or isinstance(facts.addresses, Unknown):
         return True
-    return any(one.mtu != mtu for one in _interfaces(state.node.variables, state.facts).values())
+    return any(one.mtu != mtu for one in _interfaces(variables, facts).values())
 
 
-def _settings(variables: Variables, _: NodeFacts) -> Iterator[Setting]:
+def _changes_hugepages(variables: Variables, facts: NodeFacts) -> bool:
+    desired = {size: variables.get(name, -1) for name, size in _HUGEPAGES.items()}
+    desired = {size: count for size, count in desired.items() if not isinstance(count, int) or count >= 0}
+    if not desired or is_container(facts):
+        return False
+    if isinstance(facts.fabric, Unknown):
+        return True
+    return any(facts.fabric.hugepages.get(size, count) != count for size, count in desired.items())
+
+
+def _settings(variables: Variables, facts: NodeFacts) -> Iterator[Setting]:
     mtu, interfaces, governor = (variables.get(name) for name in (_MTU, _INTERFACES, _GOVERNOR))
     if isinstance(mtu, int) and mtu and not _LEAST_MTU <= mtu <= _MOST_MTU:
         problem = f"{mtu} is not between {_LEAST_MTU} and {_MOST_MTU}"
@@ -138,6 +152,19 @@ def _settings(variables: Variables, _: NodeFacts) -> Iterator[Setting]:
                 problem,
                 "Set the number of pages, or -1 to leave them unchanged.",
             )
+    yield from _memory_problems(variables, facts)
+
+
+def _memory_problems(variables: Variables, facts: NodeFacts) -> Iterator[Setting]:
+    """Yield that hugepages leave too little memory for programs: the node would not boot any more."""
+    memory = 0 if isinstance(facts.fabric, Unknown) or is_container(facts) else facts.fabric.memory_kib
+    counts = {name: variables.get(name) for name in _HUGEPAGES}
+    sizes = {name: count * _HUGEPAGES[name] for name, count in counts.items() if isinstance(count, int) and count > 0}
+    total = sum(sizes.values())
+    if memory and total * 100 > memory * _MOST_PERCENT:
+        problem = f"{total // 1024} MiB of hugepages are more than {_MOST_PERCENT} % of the memory ({memory // 1024} MiB)"
+        remedy = "Reserve fewer pages, of both sizes together."
+        yield PreflightCode.VARIABLE_INVALID, max(sizes, key=lambda name: sizes[name]), problem, remedy
 
 
 def _has_values(variables: Variables, facts: NodeFacts) -> bool:

@@ -37,6 +37,8 @@ class Fabric:
     """Size in KiB -> number of reserved pages."""
     governors: frozenset[str] = frozenset()
     """The governors of all CPUs; empty if the kernel does not scale frequencies."""
+    memory_kib: int = 0
+    """The memory of the node, of which hugepages are a part; 0 if it is unknown."""
 
 
 class FabricFact:
@@ -58,6 +60,8 @@ for link in /sys/class/net/*; do
   done
   echo
 done
+{ read -r name value unit; } 2>/dev/null </proc/meminfo
+[ "$name" != MemTotal: ] || printf 'memory\t%s\n' "$value"
 for pages in /sys/kernel/mm/hugepages/hugepages-*kB; do
   get "$pages/nr_hugepages"; [ -z "$value" ] || printf 'hugepages\t%s\t%s\n' "${pages##*-}" "$value"
 done
@@ -84,7 +88,8 @@ exit 0
             and (size := _number(row[1].removesuffix("kB"))) is not None and (count := _number(row[2])) is not None
         }  # fmt: skip
         governors = frozenset(row[1] for row in rows if row[0] == "governor" and _GOVERNOR.fullmatch("".join(row[1:2])))
-        return Fabric(interfaces, pages, governors)
+        memory = [_number(row[1]) for row in rows if row[0] == "memory" and len(row) == 2]  # noqa: PLR2004 - word, number
+        return Fabric(interfaces, pages, governors, (memory[0] if memory else None) or 0)
 
 
 def _interface(row: list[str]) -> Interface:

@@ -92,6 +92,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     monkeypatch.setattr(module("fabric_host_network"), "PCI_DEVICES", str(tmp_path / "pci"))
     monkeypatch.setattr(module("fabric_host_network"), "PROC", str(tmp_path / "conf"))
     monkeypatch.setattr(module("fabric_host_kernel"), "HUGEPAGES", str(tmp_path / "hugepages"))
+    monkeypatch.setattr(module("fabric_host_kernel"), "MEMINFO", str(tmp_path / "meminfo"), raising=False)
+    (tmp_path / "meminfo").write_text("MemTotal:       16777216 kB\nMemFree:         1000000 kB\n")
     for name in ("fabric_host_network", "fabric_host_kernel"):
         monkeypatch.setattr(
             module(name).AnsibleModule, "run_command", lambda _self, command, **_more: made.run_command(command)
@@ -332,6 +334,28 @@ def test_what_a_node_does_not_have_is_left_out() -> None:
     done = kernel(hugepages={"1048576": 4}, governor="performance")
 
     assert (done["changed"], len(done["left_out"])) == (False, 2)
+
+
+@pytest.mark.usefixtures("cpus")
+@pytest.mark.parametrize(
+    ("hugepages", "fits"),
+    [
+        ({"2048": 7372}, True),
+        ({"2048": 7373}, False),
+        ({"1048576": 14}, True),
+        ({"2048": 512, "1048576": 14}, False),
+    ],
+)
+def test_hugepages_leave_memory_for_programs(node: Node, *, hugepages: dict[str, int], fits: bool) -> None:
+    """Of 16 GiB, nine tenths for pages of all sizes together. Nothing is changed before the check."""
+    done = kernel(hugepages=hugepages, governor="performance")
+
+    assert done.get("failed", False) is not fits
+    if not fits:
+        assert "90 % of the memory (16384 MiB)" in done["msg"]
+        assert (node.root / "cpu0/scaling_governor").read_text() == "powersave\n"
+        assert (node.root / "hugepages/hugepages-2048kB/nr_hugepages").read_text() == "0\n"
+        assert kernel(hugepages=hugepages, check=True)["failed"]
 
 
 @pytest.mark.usefixtures("cpus")

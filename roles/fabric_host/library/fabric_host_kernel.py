@@ -6,7 +6,7 @@ module: fabric_host_kernel
 short_description: Set hugepages, CPU governor and irqbalance
 description:
   - Sets the values in the running kernel; a script of the role sets them at boot.
-  - Restores what is not given any more. Records the original values for a reset.
+  - Refuses hugepages of more than 90 % of the memory. Restores what is not given any more. Records the original values for a reset.
   - Returns what this node does not have as I(left_out).
 options:
   hugepages: {description: Number of reserved pages by their size in KiB., type: dict, default: {}}
@@ -23,7 +23,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_origin import mark_managed, record, record_unit, records
 
 HUGEPAGES = "/sys/kernel/mm/hugepages"
-CPUS = "/sys/devices/system/cpu"
+MEMINFO = "/proc/meminfo"
+MOST_PERCENT = 90
 
 
 class Kernel:
@@ -45,6 +46,15 @@ class Kernel:
 
     def _fail(self, message):
         self.module.fail_json(msg=f"{message}. Correct the settings of the role fabric_host, then apply again.")
+
+    def require_memory(self):
+        """Refuse hugepages that leave too little memory for programs: the node would not boot any more."""
+        total = sum(int(size) * int(count) for size, count in self.params["hugepages"].items())
+        memory = (links.words(MEMINFO) or "").split()[1:2]
+        if memory and memory[0].isdigit() and total * 100 > int(memory[0]) * MOST_PERCENT:
+            self._fail(
+                f"hugepages: {total // 1024} MiB are more than {MOST_PERCENT} % of the memory ({int(memory[0]) // 1024} MiB)"
+            )
 
     def set_hugepages(self):
         """Reserve the pages; the kernel reserves fewer if its memory is fragmented."""
@@ -145,6 +155,7 @@ def main():
     )
     module.run_command_environ_update = {"LC_ALL": "C"}
     kernel = Kernel(module)
+    kernel.require_memory()
     kernel.set_hugepages()
     kernel.set_governor()
     kernel.set_irqbalance()

@@ -39,15 +39,21 @@ WHOLE = (CauseKind.RECEIPT, "")
         ({}, [(CauseKind.VARIABLE, "fabric_host_interfaces")], {}, IDLE),
         ({}, [(CauseKind.VARIABLE, "fabric_host_cpu_governor")], {}, SAFE),
         ({}, [(CauseKind.CHECK, "fabric_host.governor")], {}, SAFE),
+        ({}, [(CauseKind.VARIABLE, "fabric_host_hugepages_2mib")], {}, IDLE),
+        ({}, [(CauseKind.VARIABLE, "fabric_host_hugepages_1gib")], {}, IDLE),
+        ({"fabric_host_mtu": 0}, [WHOLE], {"fabric": Fabric(hugepages={2048: 0})}, IDLE),
+        ({"fabric_host_mtu": 0}, [WHOLE], {"fabric": Fabric(hugepages={2048: 512})}, SAFE),
+        ({"fabric_host_mtu": 0}, [WHOLE], {"fabric": Unknown("x")}, IDLE),
+        ({"fabric_host_mtu": 0, "fabric_host_hugepages_2mib": "{{ pages }}"}, [WHOLE], {}, IDLE),
         ({}, [WHOLE], {"fabric": Unknown("x")}, IDLE),
-        ({"fabric_host_mtu": 0}, [WHOLE], DIFFERS, SAFE),
+        ({"fabric_host_mtu": 0, "fabric_host_hugepages_2mib": -1}, [WHOLE], DIFFERS, SAFE),
         ({"fabric_host_mtu": "{{ mtu }}"}, [WHOLE], {}, IDLE),
     ],
 )
-def test_only_a_change_of_the_mtu_waits_until_the_node_is_idle(
+def test_only_a_change_of_mtu_or_hugepages_waits_until_the_node_is_idle(
     variables: dict[str, Any], causes: list[tuple[CauseKind, str]], facts: dict[str, Any], expected: StepClass
 ) -> None:
-    """It ends the connections of a job."""
+    """It ends the connections of a job, or takes memory from it."""
     scene = scene_of(now=cluster_of(**variables), **facts)
     made = [Cause(kind, name, None) for kind, name in causes]  # type: ignore[arg-type]
 
@@ -113,3 +119,22 @@ def test_the_files_of_a_step_are_those_of_its_settings() -> None:
     assert len(list(COMPONENT.files(everything, healthy()))) == 4
     assert len(list(COMPONENT.files(everything, inside))) == 2
     assert list(COMPONENT.packages({"fabric_host_irqbalance": "running"}, {}, healthy())) == ["irqbalance"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "names"),
+    [
+        ({"fabric_host_hugepages_2mib": 7372}, []),
+        ({"fabric_host_hugepages_2mib": 7373}, ["fabric_host_hugepages_2mib"]),
+        ({"fabric_host_hugepages_2mib": 512, "fabric_host_hugepages_1gib": 14}, ["fabric_host_hugepages_1gib"]),
+        ({"fabric_host_hugepages_2mib": -1, "fabric_host_hugepages_1gib": 14}, []),
+    ],
+)
+def test_hugepages_of_almost_all_memory_stop_an_apply(variables: dict[str, Any], names: list[str]) -> None:
+    """The node would not boot; a node whose memory is unknown is checked by the role."""
+    facts = dataclasses.replace(healthy(), fabric=Fabric(memory_kib=16 * 2**20))
+    inside = dataclasses.replace(facts, kind=Kind(NodeKind.CONTAINER, "docker", sysctls_writable=False))
+
+    assert [name for _, name, *_ in COMPONENT.settings(variables, facts)] == names
+    for other in (inside, dataclasses.replace(facts, fabric=Unknown("x")), dataclasses.replace(facts, fabric=Fabric())):
+        assert list(COMPONENT.settings(variables, other)) == []

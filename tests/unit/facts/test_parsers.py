@@ -450,7 +450,7 @@ def test_interfaces_have_the_address_of_their_card():
         "net\tens4\t9000\t/sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.0\t2\t1\t2\n"
         "net\tens5\t1500\t/sys/devices/pci0000:00/0000:00:03.0/virtio0\t0\t0\t0\n"
         "net\tbond0\t1500\t\t0\t\t0\n"
-        "hugepages\t2048kB\t512\ngovernor\tpowersave\ngovernor\tperformance\n"
+        "memory\t16777216\nhugepages\t2048kB\t512\ngovernor\tpowersave\ngovernor\tperformance\n"
     )
 
     assert FabricFact().parse(out(text)) == Fabric(
@@ -461,12 +461,15 @@ def test_interfaces_have_the_address_of_their_card():
         },
         {2048: 512},
         frozenset({"powersave", "performance"}),
+        16777216,
     )
 
 
 @pytest.mark.parametrize(
     "line",
     [
+        "memory\t16 GiB",
+        "memory",
         "net\tens4;reboot\t9000\t\t0\t0\t0",
         "net\tens4\t9000x\t\t0\t0\t0",
         "net\tens4\t99999999999\t\t0\t0\t0",
@@ -486,6 +489,7 @@ def test_this_machine_has_interfaces():
     done = subprocess.run(["sh", "-c", FabricFact.command], capture_output=True, text=True, check=True, timeout=60)
 
     assert (done.stderr, "lo" in FabricFact().parse(out(done.stdout)).interfaces) == ("", False)
+    assert FabricFact().parse(out(done.stdout)).memory_kib == int(Path("/proc/meminfo").read_text().split()[1])
     names = {path.name for path in Path("/sys/class/net").iterdir()}
     assert FabricFact().parse(out(done.stdout)).interfaces.keys() == {
         name for name in names if name != "lo" and not name.startswith("veth")
