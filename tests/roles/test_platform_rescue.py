@@ -70,11 +70,17 @@ class Systemd:
         self.timers: dict[str, list[str]] = {}
         self.refuses = ""
         self.reset = set[str]()
+        self.checks: list[list[str]] = []
 
     def run_command(self, command: list[str]) -> tuple[int, str, str]:
         """Start or stop a timer."""
         names = [word.replace("--unit=", "") for word in command if "provision-rescue-" in word]
         if command[0] == "systemd-run":
+            if "--service-type=oneshot" in command:
+                words = command[next(number for number, word in enumerate(command) if word.startswith("/")) :]
+                self.checks.append([word.rpartition("/")[2] for word in words[-2:]])
+                done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+                return done.returncode, done.stdout, done.stderr
             if self.refuses and self.refuses in names[0]:
                 return 1, "", "Failed to start transient timer unit: Connection timed out"
             self.timers[names[0]] = command
@@ -217,7 +223,7 @@ def test_a_boot_before_the_confirmation_reverts_the_change(path: Path, monkeypat
     change(path)
     link, unit = map(Path, node.boot_paths())
     assert link.resolve() == unit
-    assert f"ExecStart={sys.executable} -I -S {node.FOLDER}/rescue.py boot\n" in unit.read_text()
+    assert f"ExecStart={rescue.interpreter()} -I -S {node.FOLDER}/rescue.py boot\n" in unit.read_text()
 
     assert (program(path.parent, "boot"), path.read_text()) == (0, "new")
     pending = json.loads((path.parent / "rescue" / "pending.json").read_text())
@@ -826,3 +832,44 @@ def test_a_late_confirmation_reports_a_revert_without_a_record(path: Path, monke
     full_disk(monkeypatch, "last.json")
 
     assert confirm()["reason"] == "rescue.reverted"
+
+
+def test_systemd_starts_the_program_once_before_the_change(systemd: Systemd, path: Path) -> None:
+    """A policy, or an interpreter that is missing, would only be noticed at the limit."""
+    assert change(path)["rescue"] == "armed"
+    assert systemd.checks == [["rescue.py", "check"]]
+
+
+def test_nothing_changes_if_systemd_cannot_start_the_program(
+    systemd: Systemd, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is that of systemd."""
+    monkeypatch.setattr(rescue, "interpreter", lambda: "/usr/bin/false")
+
+    refused = change(path)
+
+    assert (refused["reason"], path.read_text(), waiting_files(path.parent)) == ("rescue.not_armed", "old", [])
+    assert (systemd.timers, len(systemd.checks)) == ({}, 1)
+    assert "provision-rescue-aaaaaaaaaaaa-check.service" in systemd.reset
+
+
+def test_the_interpreter_is_that_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in a virtual environment may be removed before the limit; one that is too old does not count."""
+    programs = []
+    for name, code in (("missing", None), ("old", 1), ("new", 0)):
+        programs.append(str(tmp_path / name))
+        if code is not None:
+            (tmp_path / name).write_text(f"#!/bin/sh\nexit {code}\n")
+            (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr(rescue, "PYTHONS", programs)
+    assert rescue.interpreter() == str(tmp_path / "new")
+    monkeypatch.setattr(rescue, "PYTHONS", programs[:2])
+    assert rescue.interpreter() == sys.executable
+    monkeypatch.setattr(rescue, "PYTHONS", [sys.executable])
+    assert rescue.interpreter() == sys.executable
+
+
+def test_the_check_of_the_program_changes_nothing(path: Path) -> None:
+    """Also while a change waits."""
+    assert node.main(["check"]) == 0
+    assert path.read_text() == "old"

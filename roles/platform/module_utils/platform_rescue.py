@@ -21,6 +21,8 @@ LEAST_SECONDS, MOST_SECONDS = 20, 3600
 GUARD_SECONDS = 600
 """Time for the change itself; the limit for its confirmation starts afterwards."""
 WAIT_SECONDS, PAUSE_SECONDS = 120, 1
+PYTHONS = ("/usr/libexec/platform-python", "/usr/bin/python3")
+"""Interpreters of systems: that of Ansible can be in a folder which is removed before the limit."""
 CAUSES = {
     "limit": "the controller had no new connection within {seconds} s",
     "boot": "the node was booted before the controller confirmed the change",
@@ -44,6 +46,7 @@ class Rescue:
         self.module, self.role, self.what = module, role, what
         self.token, self.seconds = module.params["rescue_token"], module.params["rescue_seconds"]
         self.guard = GUARD_SECONDS + self.seconds
+        self.python = ""
         self.pending = {}
 
     def begin(self):
@@ -79,7 +82,11 @@ class Rescue:
     def _prepare(self, pending):
         """Write all that reverts the change; the document, without which nothing is reverted, is the last part."""
         try:
+            self.python = interpreter()
             self._write_program()
+            problem = self._check_program()
+            if problem:
+                self._fail("rescue.not_armed", f"{self.what}: systemd cannot start the program for a revert ({problem})")
             problem = self._start_timer(guard_name(self.token), self.guard)
             if problem:
                 self._fail("rescue.not_armed", f"{self.what}: no timer for a revert ({problem})")
@@ -191,7 +198,7 @@ class Rescue:
         text = node.__loader__.get_source(node.__name__)  # it was sent with the module, so it is no file on the node
         node.write_file(os.path.join(node.FOLDER, node.PROGRAM), text.encode(), 0o600)
         link, unit = node.boot_paths()
-        content = node.BOOT.format(folder=node.FOLDER, python=sys.executable, program=node.PROGRAM)
+        content = node.BOOT.format(folder=node.FOLDER, python=self.python, program=node.PROGRAM)
         node.write_file(unit, content.encode(), 0o644)
         os.makedirs(os.path.dirname(link), mode=0o755, exist_ok=True)
         if not os.path.lexists(link):
@@ -200,8 +207,22 @@ class Rescue:
 
     def _start_timer(self, name, seconds):
         """Start a timer for a revert; return what failed."""
-        program = [sys.executable, "-I", "-S", os.path.join(node.FOLDER, node.PROGRAM), "limit", self.token]
         options = [f"--unit={name}", f"--on-active={seconds}", "--timer-property=AccuracySec=1s"]
+        return self._systemd_run(options, "limit", self.token)
+
+    def _check_program(self):
+        """Let systemd start the program without an effect, and wait for its end; return what failed.
+
+        A service of type `oneshot` needs neither D-Bus nor a new systemd, as `--wait` does.
+        """
+        name = f"{unit_name(self.token)}-check"
+        problem = self._systemd_run([f"--unit={name}", "--service-type=oneshot"], "check")
+        if problem:
+            self.module.run_command(["systemctl", "reset-failed", f"{name}.service"])
+        return problem
+
+    def _systemd_run(self, options, *words):
+        program = [self.python, "-I", "-S", os.path.join(node.FOLDER, node.PROGRAM), *words]
         code, out, err = self.module.run_command(["systemd-run", *options, *program])
         return (err or out).strip()[-200:] or f"exit status {code}" if code != 0 else ""
 
@@ -256,6 +277,15 @@ def _confirm(module, token, fresh):
         stop_timer(module, token)
         fail_reverted(module, last)
     return "confirmed", result.get("result", {})
+
+
+def interpreter():
+    """Return the Python of the system that can run the program, else that of the module."""
+    for path in PYTHONS:
+        command = [path, "-I", "-S", "-c", "import sys; sys.exit(sys.version_info < (3, 6))"]
+        if os.access(path, os.X_OK) and not node.run(command):
+            return path
+    return sys.executable
 
 
 def unit_name(token):

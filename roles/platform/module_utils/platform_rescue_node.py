@@ -309,8 +309,13 @@ def boot_paths():
 
 
 def main(words):
-    """Revert the change that waits; the words are the cause, and the token of the change at its limit."""
+    """Revert the change that waits; the words are the cause, and the token of the change at its limit.
+
+    The word `check` has no effect.
+    """
     cause, token = words[0], "".join(words[1:2])
+    if cause == "check":
+        return 0
     if cause == "boot" and read_document("pending").get("boot") == boot_name():
         return 0  # the change was made after this boot
     try:
