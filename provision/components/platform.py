@@ -30,9 +30,9 @@ def _rescue(scene: Scene) -> Verdict:
 
 def _settings(variables: Variables, facts: NodeFacts) -> Iterator[Setting]:
     seconds = variables.get(_RESCUE_SECONDS)
-    if isinstance(seconds, int) and not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
-        problem = f"{seconds} is not between {_LEAST_SECONDS} and {_MOST_SECONDS}"
-        yield PreflightCode.VARIABLE_INVALID, _RESCUE_SECONDS, problem, "Set for example 45."
+    if isinstance(seconds, int) and seconds and not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
+        problem = f"{seconds} is neither 0 nor between {_LEAST_SECONDS} and {_MOST_SECONDS}"
+        yield PreflightCode.VARIABLE_INVALID, _RESCUE_SECONDS, problem, "Set for example 45, or 0 for no revert."
     for number, item in enumerate(items(variables, _REPOSITORIES), start=1):
         where = f"{_REPOSITORIES}, entry {number}, key"
         yield from key_problems(where, str(item.get("key") or ""), f"the repository {item.get('name')}")

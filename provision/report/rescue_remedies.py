@@ -16,6 +16,10 @@ RESCUE_REMEDIES = {
     "rescue.pending": (
         "Wait until the node has confirmed or reverted that change (platform_rescue_seconds), then apply again."
     ),
+    "rescue.not_saved": (
+        "Nothing was changed. Replace the file by a regular file of this path, or move its content elsewhere, then apply "
+        "again. Set platform_rescue_seconds to 0 to change it without a revert."
+    ),
     "rescue.not_armed": (
         "Nothing was changed. Fix systemd on the node (systemctl is-system-running, systemctl --failed), then apply "
         "again."

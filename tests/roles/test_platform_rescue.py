@@ -316,7 +316,10 @@ def test_a_path_that_cannot_be_saved_is_not_changed(path: Path) -> None:
     link = path.with_name("link")
     link.symlink_to(path)
 
-    assert change(link)["reason"] == "rescue.not_armed"
+    refused = change(link)
+
+    assert (refused["reason"], refused["remedy"]) == ("rescue.not_saved", RESCUE_REMEDIES["rescue.not_saved"])
+    assert f"{link}: it is a symbolic link" in refused["msg"]
     assert path.read_text() == "old"
 
 
@@ -380,7 +383,7 @@ def test_the_guard_stays_if_there_is_no_timer_for_the_limit(systemd: Systemd, pa
     assert systemd.seconds() == {"provision-rescue-aaaaaaaaaaaa-guard": 645}
 
 
-@pytest.mark.parametrize("seconds", [0, 19, 3601])
+@pytest.mark.parametrize("seconds", [-1, 19, 3601])
 def test_the_limit_has_bounds(systemd: Systemd, path: Path, seconds: int) -> None:
     """A shorter one has no time for a new connection."""
     assert "platform_rescue_seconds" in change(path, seconds=seconds)["msg"]
@@ -483,17 +486,20 @@ def test_a_task_without_a_change_costs_no_connection() -> None:
     assert connection.resets == 0
 
 
-def test_every_task_with_a_limit_gets_a_token() -> None:
-    """A limit of 0 is an error of the module, and no way around it."""
-    tasks: list[dict[str, Any]] = []
+@pytest.mark.parametrize("seconds", [0, "0", 45, "45"])
+def test_a_task_with_a_limit_of_0_gets_no_token(seconds: Any) -> None:
+    """Its change is made at once, and not confirmed."""
+    tasks: list[tuple[str, dict[str, Any]]] = []
 
-    def execute(_name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        tasks.append(arguments)
-        return {"failed": True}
+    def execute(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        tasks.append((name, arguments))
+        return {"changed": True}
 
-    light.confirmed(execute, Connection(), "changing", {"rescue_seconds": 0})
+    assert light.confirmed(execute, Connection(), "changing", {"rescue_seconds": seconds}) == {"changed": True}
 
-    assert rescue.TOKEN.fullmatch(tasks[0]["rescue_token"])
+    [(name, arguments)] = tasks
+    assert (name, arguments["rescue_seconds"]) == ("changing", seconds)
+    assert bool(rescue.TOKEN.fullmatch(arguments.get("rescue_token", ""))) is (int(seconds) > 0)
 
 
 def test_a_local_node_needs_no_new_connection() -> None:
@@ -873,3 +879,48 @@ def test_the_check_of_the_program_changes_nothing(path: Path) -> None:
     """Also while a change waits."""
     assert node.main(["check"]) == 0
     assert path.read_text() == "old"
+
+
+def test_a_limit_of_0_means_no_revert(systemd: Systemd, path: Path) -> None:
+    """Nothing is saved. A change of another role that waits still comes first."""
+    done = change(path, seconds=0)
+
+    assert ("rescue" in done, path.read_text(), systemd.timers, waiting_files(path.parent)) == (False, "new", {}, [])
+
+
+@pytest.mark.parametrize("token", ["", OTHER])
+@pytest.mark.usefixtures("systemd")
+def test_a_change_without_a_limit_waits_for_others(
+    path: Path, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    """The revert of the other one would undo a part of it."""
+    monkeypatch.setattr(rescue, "WAIT_SECONDS", 0.05)
+    change(path)
+
+    assert change(path.with_name("other"), token=token, seconds=0)["reason"] == "rescue.pending"
+
+
+def test_a_change_that_is_too_large_to_be_read_again_is_refused(
+    systemd: Systemd, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its revert would not read the document."""
+    monkeypatch.setattr(node, "MOST_DOCUMENT_BYTES", 5000)
+    path.write_text("x" * 5000)
+
+    assert change(path)["reason"] == "rescue.not_saved"
+    assert (path.read_text(), systemd.timers, waiting_files(path.parent)) == ("x" * 5000, {}, [])
+
+
+@pytest.mark.usefixtures("systemd")
+def test_a_result_that_is_too_large_is_not_saved(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The change can be confirmed and reverted nevertheless."""
+    monkeypatch.setattr(node, "MOST_DOCUMENT_BYTES", 5000)
+    original = rescue.Rescue.changed
+
+    def large(self: Any, result: dict[str, Any]) -> Any:
+        return original(self, {**result, "diff": ["x" * 9000]})
+
+    monkeypatch.setattr(rescue.Rescue, "changed", large)
+
+    assert change(path)["diff"] == ["x" * 9000]
+    assert confirm(fresh=False)["result"] == {"changed": True}

@@ -20,6 +20,8 @@ TOKEN = re.compile(r"[0-9a-f]{32}")
 LEAST_SECONDS, MOST_SECONDS = 20, 3600
 GUARD_SECONDS = 600
 """Time for the change itself; the limit for its confirmation starts afterwards."""
+UNKNOWN_RESULT = {"changed": True}
+"""In place of a result that is too large."""
 WAIT_SECONDS, PAUSE_SECONDS = 120, 1
 PYTHONS = ("/usr/libexec/platform-python", "/usr/bin/python3")
 """Interpreters of systems: that of Ansible can be in a folder which is removed before the limit."""
@@ -44,14 +46,15 @@ class Rescue:
     def __init__(self, module, role, what):
         """Read the token and the limit."""
         self.module, self.role, self.what = module, role, what
-        self.token, self.seconds = module.params["rescue_token"], module.params["rescue_seconds"]
+        self.seconds = module.params["rescue_seconds"]
+        self.token = module.params["rescue_token"] if self.seconds else ""
         self.guard = GUARD_SECONDS + self.seconds
         self.python = ""
         self.pending = {}
 
     def begin(self):
         """Wait until no other change waits for its confirmation: until then the node's state may be reverted."""
-        if not self.token or self.module.check_mode or not os.path.isdir(node.FOLDER):
+        if self.module.check_mode or not os.path.isdir(node.FOLDER):
             return
         self._wait_for_other()
         with self._locked():
@@ -66,7 +69,7 @@ class Rescue:
             return
         if not TOKEN.fullmatch(self.token) or not LEAST_SECONDS <= self.seconds <= MOST_SECONDS:
             self.module.fail_json(
-                msg=f"platform_rescue_seconds: {self.seconds} is not between {LEAST_SECONDS} and {MOST_SECONDS} seconds"
+                msg=f"platform_rescue_seconds: {self.seconds} is neither 0 nor between {LEAST_SECONDS} and {MOST_SECONDS}"
             )
         if not self.module.get_bin_path("systemd-run"):
             self._fail("rescue.not_armed", f"{self.what}: no timer for a revert (the node has no systemd-run)")
@@ -75,9 +78,18 @@ class Rescue:
         try:
             with self._locked():
                 self._require_turn()
-                self._prepare(self._document(files, commands, boot_commands, records))
+                self._prepare(self._saved(files, commands, boot_commands, records))
+        except OSError as error:
+            self._fail("rescue.not_armed", f"{self.what}: the revert cannot be prepared ({error})")
+
+    def _saved(self, *parts):
+        """Return the document, whose size is that after the change."""
+        try:
+            document = self._document(*parts)
+            node.require_readable({**document, "result": UNKNOWN_RESULT})
         except (OSError, ValueError) as error:
-            self._fail("rescue.not_armed", f"{self.what}: the change cannot be saved for a revert ({error})")
+            self._fail("rescue.not_saved", f"{self.what}: the files of the change cannot be saved ({error})")
+        return document
 
     def _prepare(self, pending):
         """Write all that reverts the change; the document, without which nothing is reverted, is the last part."""
@@ -105,8 +117,12 @@ class Rescue:
             if node.read_document("pending").get("token") != self.token:
                 self._fail_late()
             problem = self._start_timer(unit_name(self.token), self.seconds)
-            ends = {"deadline": time.monotonic() + self.seconds, "stage": "changed", "result": result}
-            node.write_document("pending", {**self.pending, **ends})
+            document = {**self.pending, "deadline": time.monotonic() + self.seconds, "stage": "changed", "result": result}
+            try:
+                node.require_readable(document)
+            except ValueError:
+                document["result"] = UNKNOWN_RESULT
+            node.write_document("pending", document)
             if not problem:  # otherwise the timer of the guard reverts the change
                 self.module.run_command(["systemctl", "stop", f"{guard_name(self.token)}.timer"])
         return {**result, "rescue": "armed"}

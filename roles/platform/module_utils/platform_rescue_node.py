@@ -5,6 +5,7 @@ modules of the roles import it. Python 3.6 or newer and the standard library onl
 """
 
 import base64
+import errno
 import fcntl
 import json
 import os
@@ -23,7 +24,9 @@ BOOT_TARGET = "sysinit.target.wants"
 PROGRAM = "rescue.py"
 RESTORECON = "/usr/sbin/restorecon"
 COMMAND_SECONDS, LOCK_SECONDS = 60, 120
-MOST_BYTES = 2**22
+MOST_BYTES, MOST_DOCUMENT_BYTES = 2**22, 2**23
+SPARE_BYTES = 1000
+"""For values of the document that change."""
 MOST_PROBLEMS, MOST_FILES = 20, 50
 """Parts of the record of the last change, which every probe reads."""
 BOOT = """\
@@ -53,7 +56,7 @@ def read_document(name):
     """Return a document, an empty one if it is missing or invalid."""
     try:
         with open(document_path(name), encoding="utf-8") as stream:
-            document = json.loads(stream.read(MOST_BYTES * 2))
+            document = json.loads(stream.read(MOST_DOCUMENT_BYTES))
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
@@ -62,6 +65,17 @@ def read_document(name):
 def write_document(name, document):
     """Write a document that only root can read, atomically even if the power fails."""
     write_file(document_path(name), json.dumps(document, sort_keys=True).encode(), 0o600)
+
+
+def require_readable(document):
+    """Require that a document can be read again.
+
+    Raises:
+        ValueError: it is too large.
+    """
+    size = len(json.dumps(document, sort_keys=True))
+    if size + SPARE_BYTES > MOST_DOCUMENT_BYTES:
+        raise ValueError(f"they have {size} bytes together, of at most {MOST_DOCUMENT_BYTES - SPARE_BYTES}")
 
 
 def write_file(path, content, mode, owner=None, group=None):
@@ -159,6 +173,10 @@ def saved_file(path):
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return {"path": path, "existed": False}
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ValueError(f"{path}: it is a symbolic link") from None
+        raise
     with os.fdopen(handle, "rb") as stream:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:

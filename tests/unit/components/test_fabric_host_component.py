@@ -107,7 +107,8 @@ def test_a_limit_without_time_for_a_connection_is_refused() -> None:
     settings = COMPONENTS["platform"].settings
 
     assert [name for _, name, *_ in settings({"platform_rescue_seconds": 19}, healthy())] == ["platform_rescue_seconds"]
-    assert list(settings({"platform_rescue_seconds": 45}, healthy())) == []
+    for seconds in (0, 20, 45, 3600):
+        assert list(settings({"platform_rescue_seconds": seconds}, healthy())) == []
 
 
 def test_the_files_of_a_step_are_those_of_its_settings() -> None:
