@@ -9,6 +9,7 @@ RESCUE_REMEDIES = {
         "Correct the setting in the inventory, or the switch or firewall that does not let SSH pass with it, then "
         "apply again. Set platform_rescue_seconds if the controller needs more time for a new connection."
     ),
+    "rescue.absent": "Run `provision verify` to see the state of the node, then apply again.",
     "rescue.not_restored": (
         "Free space on the node's disk (df -h), then apply again: the node restores the files before the next change, or "
         "at the next boot."

@@ -557,6 +557,31 @@ def test_the_controller_waits_for_a_change_that_takes_longer_than_its_limit(monk
     assert confirmed([CUT, *[pending] * 20])[0]["reason"] == "rescue.reverted"
 
 
+@pytest.mark.parametrize(
+    ("state", "reason", "part"),
+    [
+        ("absent", "rescue.absent", "neither confirmed nor reverted"),
+        ("pending", "rescue.reverted", "did not complete the change in time"),
+        ("same_connection", "rescue.reverted", "no new connection in time"),
+        ("{{ x }}", "rescue.reverted", "no valid answer"),
+        ([], "rescue.reverted", "no valid answer"),
+        (None, "rescue.reverted", "no valid answer"),
+    ],
+)
+def test_a_change_that_is_not_confirmed_is_reported_by_its_state(
+    monkeypatch: pytest.MonkeyPatch, state: Any, reason: str, part: str
+) -> None:
+    """The node reverts only a change that it has; its answer is no part of the message."""
+    monkeypatch.setattr(light, "_GRACE_SECONDS", -45)
+    result, _ = confirmed([ARMED, {"state": state}])
+
+    assert (result["failed"], result["reason"]) == (True, reason)
+    assert part in result["msg"]
+    assert "{{" not in result["msg"]
+    assert ("it reverts it" in result["msg"]) is (state != "absent")
+    assert reason in RESCUE_REMEDIES
+
+
 def test_a_node_that_was_lost_before_the_change_is_unreachable() -> None:
     """It has no change with this token."""
     with pytest.raises(AnsibleConnectionFailure):

@@ -35,6 +35,12 @@ _PAUSE_SECONDS, _GRACE_SECONDS, _CHANGE_SECONDS = 1, 60, 600
 """Between two tries; after the limit; for the change itself, after which the limit starts."""
 _RESULT = ("changed", "decided", "diff", "files", "left_out")
 """What modules with `rescue_seconds` return. Ansible acts on other keys of a result (`add_host`, `ansible_facts`)."""
+_PROBLEMS = {
+    "absent": "the node has no record of the change, which is neither confirmed nor reverted",
+    "pending": "the node did not complete the change in time; it reverts it",
+    "same_connection": "the node got no new connection in time; it reverts it",
+}
+"""State of a change that was not confirmed -> what the task reports."""
 _HERE = Path(__file__).resolve().parent
 _FOLDERS = {
     "library": (*sorted(_HERE.parents[1].glob("*/library")), _HERE.parent / "modules"),
@@ -105,10 +111,11 @@ def confirmed(
             answer = {**answer, **own}
             return {key: value for key, value in answer.items() if key != "rescue"}
         if state == "absent" or time.monotonic() >= end:
-            if state in {"absent", "unreachable"} and lost is not None:
+            if state in ("absent", "unreachable") and lost is not None:
                 raise lost
-            message = f"{name}: the node did not confirm the change (state {state}); it reverts it"
-            return {"failed": True, "msg": message, "reason": "rescue.reverted"}
+            problem = _PROBLEMS.get(str(state), "the node gave no valid answer about the change; it reverts it")
+            code = "rescue.absent" if state == "absent" else "rescue.reverted"
+            return {"failed": True, "msg": f"{name}: {problem}", "reason": code}
         time.sleep(_PAUSE_SECONDS)
 
 
