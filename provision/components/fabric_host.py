@@ -162,7 +162,7 @@ def _memory_problems(variables: Variables, facts: NodeFacts) -> Iterator[Setting
     sizes = {name: count * _HUGEPAGES[name] for name, count in counts.items() if isinstance(count, int) and count > 0}
     total = sum(sizes.values())
     if memory and total * 100 > memory * _MOST_PERCENT:
-        problem = f"{total // 1024} MiB of hugepages are more than {_MOST_PERCENT} % of the memory ({memory // 1024} MiB)"
+        problem = f"{total // 1024} MiB of hugepages: over {_MOST_PERCENT} % of the memory ({memory // 1024} MiB)"
         remedy = "Reserve fewer pages, of both sizes together."
         yield PreflightCode.VARIABLE_INVALID, max(sizes, key=lambda name: sizes[name]), problem, remedy
 

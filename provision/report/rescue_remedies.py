@@ -11,15 +11,15 @@ RESCUE_REMEDIES = {
     ),
     "rescue.absent": "Run `provision verify` to see the state of the node, then apply again.",
     "rescue.not_restored": (
-        "Free space on the node's disk (df -h), then apply again: the node restores the files before the next change, or "
-        "at the next boot."
+        "Free space on the node's disk (df -h), then apply again: the node restores the files before the next change, "
+        "or at the next boot."
     ),
     "rescue.pending": (
         "Wait until the node has confirmed or reverted that change (platform_rescue_seconds), then apply again."
     ),
     "rescue.not_saved": (
-        "Nothing was changed. Replace the file by a regular file of this path, or move its content elsewhere, then apply "
-        "again. Set platform_rescue_seconds to 0 to change it without a revert."
+        "Nothing was changed. Replace the file by a regular file of this path, or move its content elsewhere, then "
+        "apply again. Set platform_rescue_seconds to 0 to change it without a revert."
     ),
     "rescue.not_armed": (
         "Nothing was changed. Fix systemd on the node (systemctl is-system-running, systemctl --failed), then apply "

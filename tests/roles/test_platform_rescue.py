@@ -350,9 +350,7 @@ def test_a_change_that_takes_longer_than_its_guard_is_reverted(
     assert path.read_text() == "old"
 
 
-def test_the_limit_starts_after_the_change(
-    systemd: Systemd, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_limit_starts_after_the_change(systemd: Systemd, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rules of many nodes take longer than a new connection."""
     original, clock = rescue.Rescue.changed, time.monotonic
     later: list[float] = []
@@ -528,7 +526,9 @@ def test_a_change_that_cuts_its_own_connection_is_confirmed_over_another_one() -
     assert result == {"changed": True, "left_out": []}
 
 
-@pytest.mark.parametrize("key", ["add_host", "add_group", "ansible_facts", "_ansible_no_log", "failed", "msg", "rescue"])
+@pytest.mark.parametrize(
+    "key", ["add_host", "add_group", "ansible_facts", "_ansible_no_log", "failed", "msg", "rescue"]
+)
 def test_a_node_cannot_add_keys_of_ansible_to_the_result(key: str) -> None:
     """Ansible checks the result of a module, and not what is nested in it."""
     hostile = {"state": "confirmed", "result": {"changed": True, "files": ["/etc/x"], key: {"host_name": "evil"}}}
@@ -655,9 +655,7 @@ def test_a_module_does_not_wait_for_a_lock_without_a_limit(systemd: Systemd, pat
 
 
 @pytest.mark.usefixtures("systemd")
-def test_a_revert_goes_on_although_another_process_holds_the_lock(
-    path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_a_revert_goes_on_although_another_process_holds_the_lock(path: Path, request: pytest.FixtureRequest) -> None:
     """That process hangs, and the node may be cut off. To restore twice is the same as once."""
     change(path)
     request.getfixturevalue("held_lock")
@@ -915,9 +913,7 @@ def test_a_limit_of_0_means_no_revert(systemd: Systemd, path: Path) -> None:
 
 @pytest.mark.parametrize("token", ["", OTHER])
 @pytest.mark.usefixtures("systemd")
-def test_a_change_without_a_limit_waits_for_others(
-    path: Path, monkeypatch: pytest.MonkeyPatch, token: str
-) -> None:
+def test_a_change_without_a_limit_waits_for_others(path: Path, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
     """The revert of the other one would undo a part of it."""
     monkeypatch.setattr(rescue, "WAIT_SECONDS", 0.05)
     change(path)

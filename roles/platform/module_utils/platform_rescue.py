@@ -98,7 +98,9 @@ class Rescue:
             self._write_program()
             problem = self._check_program()
             if problem:
-                self._fail("rescue.not_armed", f"{self.what}: systemd cannot start the program for a revert ({problem})")
+                self._fail(
+                    "rescue.not_armed", f"{self.what}: systemd cannot start the program for a revert ({problem})"
+                )
             problem = self._start_timer(guard_name(self.token), self.guard)
             if problem:
                 self._fail("rescue.not_armed", f"{self.what}: no timer for a revert ({problem})")
@@ -117,7 +119,12 @@ class Rescue:
             if node.read_document("pending").get("token") != self.token:
                 self._fail_late()
             problem = self._start_timer(unit_name(self.token), self.seconds)
-            document = {**self.pending, "deadline": time.monotonic() + self.seconds, "stage": "changed", "result": result}
+            document = {
+                **self.pending,
+                "deadline": time.monotonic() + self.seconds,
+                "stage": "changed",
+                "result": result,
+            }
             try:
                 node.require_readable(document)
             except ValueError:

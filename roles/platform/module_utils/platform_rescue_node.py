@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 FOLDER = "/var/lib/provision/rescue"
 UNITS = "/etc/systemd/system"
@@ -100,10 +100,8 @@ def write_file(path, content, mode, owner=None, group=None):
 
 def remove(path):
     """Remove a file that may not exist."""
-    try:
+    with suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        pass
 
 
 def sync_folder(folder):
@@ -232,7 +230,7 @@ def run(command):
 def _output():
     """Provide a file for output, which no child can hold as it can a pipe; None if the disk is full."""
     try:
-        file = tempfile.TemporaryFile()
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
     except OSError:
         file = None
     try:
