@@ -18,7 +18,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
-	@echo "make test       what CI runs: check, and the short tests of roles, hostile, jobs and baremetal (60 to 80 minutes)"
+	@echo "make test       what CI runs: check, and the short tests of roles, hostile, jobs and baremetal (35 to 60 minutes)"
 	@echo "make check      lint, types, layers, bandit, audit, documentation, unit tests (several minutes)"
 	@echo "make audit      known vulnerabilities of the locked packages"
 	@echo "make lock       renew requirements.lock and requirements-dev.lock (UPGRADE=1: newest versions)"
