@@ -14,8 +14,17 @@ from provision.model import PreflightCode
 from provision.model.reason import Wording
 
 _REPOSITORIES = "platform_extra_repositories"
+_APPLY = "Run: provision apply"
 _RESCUE_SECONDS = "platform_rescue_seconds"
 _LEAST_SECONDS, _MOST_SECONDS = 20, 3600
+_REVERTED = {
+    "limit": "platform.rescue.limit",
+    "next": "platform.rescue.limit",
+    "boot": "platform.rescue.boot",
+    "late": "platform.rescue.late",
+    "failed": "platform.rescue.failed",
+}
+"""Cause in the record of the node -> reason. Its timer, or else the next change, reverts a change after its limit."""
 _ADDRESS = ("cluster_data_address", "cluster_data_networks")
 
 
@@ -25,7 +34,10 @@ def _rescue(scene: Scene) -> Verdict:
         return passed("platform.rescue.none")
     if last.state != "reverted":
         return passed("platform.rescue.ok", what=last.what)
-    return warn("platform.rescue.reverted", what=last.what, seconds=last.seconds, files=last.files)
+    if not last.is_complete:
+        return warn("platform.rescue.not_restored", what=last.what, files=last.files)
+    code = _REVERTED.get(last.cause, "platform.rescue.reverted")
+    return warn(code, what=last.what, seconds=last.seconds, files=last.files)
 
 
 def _settings(variables: Variables, facts: NodeFacts) -> Iterator[Setting]:
@@ -73,10 +85,30 @@ COMPONENT = Component(
     reasons={
         "platform.rescue.none": Wording("no change could cut off the operator"),
         "platform.rescue.ok": Wording("the controller confirmed the last change: {what}"),
-        "platform.rescue.reverted": Wording(
+        "platform.rescue.limit": Wording(
             "the node reverted the last change, which was not confirmed within {seconds} s: {what} ({files})",
             "Correct the setting in the inventory, or the switch or firewall that does not let SSH pass with it, then "
             "run: provision apply",
+        ),
+        "platform.rescue.boot": Wording(
+            "the node reverted the last change, because it was booted before the confirmation: {what} ({files})",
+            _APPLY,
+        ),
+        "platform.rescue.late": Wording(
+            "the node reverted the last change, which was not complete in time: {what} ({files})",
+            "Find out what delays programs on the node (load, disks, a package manager), then run: provision apply",
+        ),
+        "platform.rescue.failed": Wording(
+            "the node reverted the last change, because a part of it failed: {what} ({files})",
+            "Correct the setting in the inventory, then run: provision apply",
+        ),
+        "platform.rescue.reverted": Wording(
+            "the node reverted the last change for a reason that this version does not know: {what} ({files})",
+            _APPLY,
+        ),
+        "platform.rescue.not_restored": Wording(
+            "the node could not restore all files of the last change: {what} ({files})",
+            "Free space on the node's disk (df -h), then run: provision apply",
         ),
     },
     settings=_settings,

@@ -59,3 +59,4 @@ class RescueRecord(Struct):
     cause: PrintableLine = field(default_factory=PrintableLine)
     seconds: int = 0
     files: Annotated[list[PrintableLine], Meta(max_length=100)] = field(default_factory=list)
+    is_complete: bool = True

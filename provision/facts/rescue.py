@@ -26,6 +26,8 @@ class Rescue:
     seconds: int = 0
     files: tuple[str, ...] = ()
     """The files that the change concerned."""
+    is_complete: bool = True
+    """Whether the node has restored all files of a reverted change."""
 
 
 class RescueFact:
@@ -47,4 +49,5 @@ exit 0
             record = decode(raw.stdout, RescueRecord, node="", what="the record of the last change")
         except InvalidDocument as error:
             return Unknown(error.message)
-        return Rescue(record.state, record.what, record.cause, record.seconds, tuple(record.files))
+        files = tuple(record.files)
+        return Rescue(record.state, record.what, record.cause, record.seconds, files, is_complete=record.is_complete)

@@ -236,6 +236,20 @@ def test_a_boot_before_the_confirmation_reverts_the_change(path: Path, monkeypat
 
 
 @pytest.mark.usefixtures("systemd")
+@pytest.mark.parametrize("by", ["confirmation", "change"])
+def test_a_boot_is_the_cause_although_its_unit_did_not_run(path: Path, by: str) -> None:
+    """The network is configured by then, so that the commands for values in effect run too."""
+    mark = path.parent / "mark"
+    change(path, commands=[["touch", str(mark)]])
+    node.write_document("pending", {**node.read_document("pending"), "boot": "another 1"})
+
+    result = confirm() if by == "confirmation" else change(path.with_name("other"), token=OTHER)
+
+    assert (result.get("reason"), result.get("rescue")) in (("rescue.reverted", None), (None, "armed"))
+    assert (path.read_text(), node.read_document("last")["cause"], mark.exists()) == ("old", "boot", True)
+
+
+@pytest.mark.usefixtures("systemd")
 def test_a_confirmation_after_the_limit_is_too_late(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The timer may be late; the node reverts the change at once."""
     change(path)

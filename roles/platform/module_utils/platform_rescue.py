@@ -145,7 +145,7 @@ class Rescue:
                     f"{self.what}: the change took longer than {self.guard} s, and another one has changed the same files "
                     f"since: {other['what']} (role {other['role']}); nothing is reverted",
                 )
-        problems, is_complete = node.undo(self.pending, "late")
+        problems, is_complete = node.undo(self.pending)
         ours = {key: self.pending[key] for key in ("what", "role", "seconds")}
         result = {"cause": "late", "problems": problems, "is_complete": is_complete, "state": "reverted"}
         fail_reverted(self.module, {**ours, "files": node.file_paths(self.pending), **result})
@@ -197,7 +197,7 @@ class Rescue:
             self._fail(
                 "rescue.pending", "{what}: the change waits for its confirmation (role {role})".format(**pending)
             )
-        last = node.undo_pending(pending, "next")
+        last = node.undo_pending(pending, node.expiry_cause(pending, "next"))
         if not last["is_complete"]:
             fail_reverted(self.module, last)
 
@@ -284,7 +284,7 @@ def _confirm(module, token, fresh):
         pending, last = node.read_document("pending"), node.read_document("last")
         if pending.get("token") == token:
             if node.is_expired(pending):
-                last = node.undo_pending(pending, "limit")
+                last = node.undo_pending(pending, node.expiry_cause(pending, "limit"))
             elif pending["stage"] != "changed":
                 return "pending", {}
             elif fresh and pending["connection"] and pending["connection"] == connection():

@@ -161,6 +161,11 @@ def is_expired(pending):
     return pending.get("boot") != boot_name() or time.monotonic() >= pending.get("deadline", 0)
 
 
+def expiry_cause(pending, cause):
+    """Return why the limit of a change has passed: a boot since the change, else the given cause."""
+    return cause if pending.get("boot") == boot_name() else "boot"
+
+
 def saved_file(path):
     """Return the content and the attributes of a file that is about to change.
 
@@ -247,16 +252,20 @@ def _end_of(output):
     return output.read().decode("utf-8", "replace").strip()[-200:]
 
 
-def undo(pending, cause):
+def undo(pending, *, at_boot=False):
     """Restore the files of a change, run its commands, and restore records of the roles; call it with the lock held.
 
     If something fails, new records stay, so that a reset knows what to restore.
+
+    Args:
+        pending: the change.
+        at_boot: whether the network is not yet configured, so that the commands for boots run.
 
     Returns:
         what failed; whether all files are restored.
     """
     files = _restore(pending["files"])
-    commands = [problem for problem in map(run, pending["boot_commands" if cause == "boot" else "commands"]) if problem]
+    commands = [problem for problem in map(run, pending["boot_commands" if at_boot else "commands"]) if problem]
     has_failed = bool(files or commands)
     records = [saved for saved in pending["records"] if not has_failed or not os.path.lexists(saved["path"])]
     unrestored = files + _restore(records)
@@ -273,9 +282,9 @@ def _restore(files):
     return problems
 
 
-def undo_pending(pending, cause):
+def undo_pending(pending, cause, *, at_boot=False):
     """Revert the change that waits, and return the record. If a file cannot be restored, the change waits for a later try."""
-    problems, is_complete = undo(pending, cause)
+    problems, is_complete = undo(pending, at_boot=at_boot)
     return end(pending, "reverted", cause, problems, is_complete=is_complete)
 
 
@@ -316,7 +325,7 @@ def revert(cause, token=None):
             return read_document("last")
         if cause == "limit" and pending.get("stage") != "changed":
             cause = "late"
-        return undo_pending(pending, cause)
+        return undo_pending(pending, cause, at_boot=cause == "boot")
 
 
 def boot_paths():

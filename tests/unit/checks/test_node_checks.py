@@ -107,11 +107,27 @@ BROKEN = [
         "fabric_host.governor.differs: performance powersave performance",
         changed("fabric", governors=frozenset({"powersave", "performance"})),
     ),
+    *(
+        (
+            "platform.rescue",
+            WARN,
+            f"platform.rescue.{code}: rules of ufw 45 /etc/ufw/user.rules",
+            {"rescue": Rescue("reverted", "rules of ufw", cause, 45, ("/etc/ufw/user.rules",))},
+        )
+        for cause, code in (
+            ("limit", "limit"),
+            ("next", "limit"),
+            ("boot", "boot"),
+            ("late", "late"),
+            ("failed", "failed"),
+            ("of a later version", "reverted"),
+        )
+    ),
     (
         "platform.rescue",
         WARN,
-        "platform.rescue.reverted: rules of ufw 45 /etc/ufw/user.rules",
-        {"rescue": Rescue("reverted", "rules of ufw", "limit", 45, ("/etc/ufw/user.rules",))},
+        "platform.rescue.not_restored: rules of ufw /etc/ufw/user.rules",
+        {"rescue": Rescue("reverted", "rules of ufw", "boot", 45, ("/etc/ufw/user.rules",), is_complete=False)},
     ),
     (
         "base_system.firewall",

@@ -503,6 +503,8 @@ def test_the_record_of_the_last_change_is_read():
     )
 
     assert RescueFact().parse(out(text)) == Rescue("reverted", "rules of ufw", "limit", 45, ("/etc/x",))
+    partial = text.replace('"at": 1', '"is_complete": false')
+    assert not RescueFact().parse(out(partial)).is_complete
     assert RescueFact().parse(out("")) == Rescue()
     assert isinstance(RescueFact().parse(out('{"state": "other", "what": "x"}')), Unknown)
     assert isinstance(RescueFact().parse(out("{")), Unknown)
