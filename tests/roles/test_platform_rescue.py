@@ -19,12 +19,14 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleConnectionFailure
 
+from provision.components import COMPONENTS
 from provision.facts.base import RawOutput
 from provision.facts.rescue import RescueFact
 from provision.report.rescue_remedies import RESCUE_REMEDIES
 from tests.support.interpreters import OLDEST
 from tests.support.light_modules import light, run_light
 from tests.support.modules import load, provide_utils, run
+from tests.unit.checks.conftest import healthy
 
 provide_utils()
 node = importlib.import_module("ansible.module_utils.platform_rescue_node")
@@ -401,6 +403,17 @@ def test_the_limit_has_bounds(systemd: Systemd, path: Path, seconds: int) -> Non
     """A shorter one has no time for a new connection."""
     assert "platform_rescue_seconds" in change(path, seconds=seconds)["msg"]
     assert (path.read_text(), systemd.timers) == ("old", {})
+
+
+def test_the_preflight_has_the_bounds_of_the_module() -> None:
+    """Otherwise a limit that the node refuses would start an apply."""
+    settings = COMPONENTS["platform"].settings
+    bounds = (rescue.LEAST_SECONDS, rescue.MOST_SECONDS)
+
+    accepted = [list(settings({"platform_rescue_seconds": seconds}, healthy())) for seconds in (0, *bounds)]
+    refused = [list(settings({"platform_rescue_seconds": n}, healthy())) for n in (-1, bounds[0] - 1, bounds[1] + 1)]
+
+    assert (accepted, [len(problems) for problems in refused]) == ([[], [], []], [1, 1, 1])
 
 
 def test_a_connection_is_that_of_its_sshd(tmp_path: Path) -> None:

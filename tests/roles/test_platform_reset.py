@@ -374,6 +374,21 @@ def test_a_change_that_waits_refuses_the_reset(
     assert ["systemctl", "stop", *timers] in node.ran
 
 
+def test_a_role_that_was_interrupted_after_its_first_value_is_reset(
+    reset: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The governor is set before the files of the role are written, so that its record can be the only one."""
+    links = importlib.import_module("ansible.module_utils.platform_links")
+    governor = tmp_path / "scaling_governor"
+    governor.write_text("performance\n")
+    monkeypatch.setattr(links, "GOVERNORS", str(governor))
+    origin.record("governors", "governor", {"values": {str(governor): "powersave"}})
+    origin.mark_managed("governors", "governor", "values", "performance")
+
+    assert reset()["steps"][0] == "set the CPU governor back to powersave"
+    assert governor.read_text() == "powersave"
+
+
 def test_only_the_container_of_provision_is_removed(reset: Callable[..., Any], node: Node, engine: Any) -> None:
     """On a pre-existing engine, the label identifies the container, and pre-existing images are preserved."""
     node.containers = [("provision-training", "Up 2 hours", "training_container"), ("web", "Up 3 hours", "")]

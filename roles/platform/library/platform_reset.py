@@ -77,7 +77,8 @@ class Reset:
         """Read the records and the state of the node; change nothing."""
         self.module, self.left = module, []
         self.has_records = any(
-            origin.record_names(kind) for kind in ("files", "folders", "packages", "units", "images", "sysctls")
+            origin.record_names(kind)
+            for kind in ("files", "folders", "packages", "units", "images", "sysctls", "mtus", "governors")
         )
         self.files = origin.records("files")
         self.file_steps = [step for step in map(file_step, self.files) if step]
