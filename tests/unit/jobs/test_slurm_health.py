@@ -95,9 +95,7 @@ def test_a_missing_device_file_and_a_full_table_are_problems(monkeypatch: pytest
     assert codes("hangs") == ["gpu_tool_hangs"]
 
 
-def test_the_mark_of_a_job_whose_epilog_did_not_run_is_removed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_mark_of_a_job_whose_epilog_did_not_run_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """slurmd was lost, and the job ended meanwhile; the mark of a running job stays."""
     monkeypatch.setattr(slurm, "RUN", str(tmp_path / "marks"))
     monkeypatch.setattr(records, "ROOT", str(tmp_path / "jobs"))
