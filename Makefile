@@ -265,7 +265,7 @@ package-managers: setup
 # processors).
 slurm: setup
 	$(BIN)/pytest -v -p no:cacheprovider tests/molecule -k slurm $(RECORD_SYSTEMS)
-	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_slurm_, role.py jobs.py topology.py existing.py) -m long \
+	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_slurm_, role.py jobs.py topology.py existing.py backup.py) -m long \
 	  $(RECORD_SYSTEMS)
 	$(BIN)/pytest -v -p no:cacheprovider tests/unit/jobs/test_engine_contract.py -m long
 

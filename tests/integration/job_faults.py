@@ -380,8 +380,8 @@ def started_at(scene: Scene, node: str) -> str:
 
 
 def up_again(scene: Scene, node: str, before: str) -> None:
-    """Wait until a node that reboots is another one than before, and answers."""
-    eventually(lambda: (now := started_at(scene, node)) and now != before, seconds=60, what=f"{node} was rebooted")
+    """Wait until a node that reboots is another one than before, and answers; systemd may stop units for 90 seconds."""
+    eventually(lambda: (now := started_at(scene, node)) and now != before, seconds=180, what=f"{node} was rebooted")
     eventually(
         lambda: scene.provision("lab", "ssh", scene.lab, node, "--", "true").code == 0,
         seconds=60,
