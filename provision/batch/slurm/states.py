@@ -31,9 +31,7 @@ _DIGITS = 11
 
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD"})
 COMPLETING = "COMPLETING"
-ACTIVE = frozenset(
-    {"RUNNING", "CONFIGURING", COMPLETING, "SUSPENDED", "STOPPED", "STAGE_OUT", "SIGNALING", "RESIZING"}
-)
+ACTIVE = frozenset({"RUNNING", "CONFIGURING", COMPLETING, "SUSPENDED", "STOPPED", "STAGE_OUT", "SIGNALING", "RESIZING"})
 """Other states are those of jobs that have ended."""
 HELD = frozenset({"JobHeldUser", "JobHeldAdmin"})
 _HELD_AGAIN = re.compile(r"requeued (in )?held")
