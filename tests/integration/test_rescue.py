@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,8 @@ def killed_before_the_confirmation(
         with subprocess.Popen(words, cwd=provision.folder, env=environment, **quiet) as apply:  # type: ignore[call-overload]
             assert watcher.stdout.readline() == "changed\n"
             for pid in marked(f"RESCUE_TEST={mark}"):
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         assert apply.returncode == -signal.SIGKILL
         watcher.stdin.write("\n")
         watcher.stdin.close()
