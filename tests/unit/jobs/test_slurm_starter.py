@@ -174,9 +174,9 @@ def run_to_its_start(one: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     assert one._run() == 0
 
 
-@pytest.mark.parametrize(("retry", "restarts", "begun", "recorded"), [(1, 0, 0, 1), (1, 2, 1, 2), (0, 1, 0, 1)])
-def test_an_attempt_that_can_have_another_one_after_it_is_recorded(
-    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retry: int, restarts: int, begun: int, recorded: int
+@pytest.mark.parametrize(("retry", "restarts", "begun"), [(1, 0, 0), (1, 2, 1), (0, 1, 0)])
+def test_the_begin_of_an_attempt_that_may_have_another_is_recorded(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retry: int, restarts: int, begun: int
 ) -> None:
     """A start that Slurm could not launch is no attempt, although Slurm counts it."""
     comment = f" AdminComment={attempts_comment(begun)}" if begun else ""
@@ -185,7 +185,7 @@ def test_an_attempt_that_can_have_another_one_after_it_is_recorded(
     run_to_its_start(starter(retry=retry, restarts=restarts), monkeypatch)
 
     written = (tmp_path / "called").read_text().splitlines()[-1]
-    assert written == f"update JobId=12 AdminComment={attempts_comment(recorded)}"
+    assert written == f"update JobId=12 AdminComment={attempts_comment(begun + 1)}"
 
 
 def test_the_only_attempt_of_a_job_needs_no_slurmctld(
