@@ -112,7 +112,7 @@ def test_the_exit_code_of_a_rank_is_that_of_the_job(slurm: Jobs) -> None:
     eventually(lambda: on(slurm, FIRST, shown).split() == ["1792", "FAILED"], seconds=30, what="the end in Slurm")
 
 
-def test_a_failed_job_is_tried_again_at_once(slurm: Jobs) -> None:
+def test_a_failed_job_is_tried_again(slurm: Jobs) -> None:
     line = "if [ -e /tmp/shared/tried ]; then echo second; else touch /tmp/shared/tried; exit 3; fi"
     on(slurm, FIRST, "rm -rf /srv/retry; mkdir -p /srv/retry")
     on(slurm, SECOND, "rm -rf /srv/retry; mkdir -p /srv/retry")

@@ -334,7 +334,7 @@ def slurm_guard(request: Record) -> Record:
 
 
 def slurm_retry(request: Record) -> Record:
-    """Wait until a job that is requeued is pending, and let it start at once, without the nodes ``exclude``.
+    """Wait until a job that is requeued is pending, and let it start soon, without the nodes ``exclude``.
 
     With ``any_node``, it no longer requires the nodes that were chosen at its submission. slurmctld may be away
     meanwhile: the starter waits for it, too.
@@ -354,6 +354,6 @@ def slurm_retry(request: Record) -> Record:
             answered = time.monotonic()
         elif out.strip() == "PENDING":
             with contextlib.suppress(Refused):
-                return slurm_job_update(dict(changes, job=number, start_now=True))
+                return slurm_job_update(dict(changes, job=number, start_soon=True))
         time.sleep(0.5)
     return {"written": False}

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 from provision.node.files import Record, Refused
 
 SECONDS = 30
+SOON_SECONDS = 5  # a node refuses a start in the second in which it ended the attempt before: "credential revoked"
 SEPARATOR = "\x1f"
 JOB_FIELDS = (
     "JobID", "UserID", "State", "Reason", "RestartCnt", "SubmitTime", "StartTime", "EndTime", "Partition", "NodeList",
@@ -250,7 +251,7 @@ def slurm_cancel(request: Record) -> Record:
 
 
 def slurm_job_update(request: Record) -> Record:
-    """Change a job: ``release``, ``start_now``, ``exclude`` (nodes) of a waiting one, ``more_minutes`` of any.
+    """Change a job: ``release``, ``start_soon``, ``exclude`` (nodes) of a waiting one, ``more_minutes`` of any.
 
     ``any_node`` removes the nodes that a waiting job requires.
     """
@@ -264,8 +265,8 @@ def slurm_job_update(request: Record) -> Record:
         words.append("ExcNodeList=" + name_list("x", request["exclude"])[0].partition("=")[2])
     if request.get("more_minutes"):
         words.append("TimeLimit=+{}".format(count("more_minutes", request["more_minutes"])))
-    if request.get("start_now"):
-        words.append("StartTime=now")
+    if request.get("start_soon"):
+        words.append("StartTime=now+{}".format(SOON_SECONDS))
     if words:
         succeeded(["scontrol", "update", "JobId=" + number, *words])
     return {"written": True}

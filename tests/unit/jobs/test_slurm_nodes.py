@@ -197,11 +197,11 @@ def test_a_waiting_job_is_cancelled_only_while_it_waits(node: FakeNode, tmp_path
 def test_a_job_stops_requiring_its_nodes_before_they_are_excluded(node: FakeNode, tmp_path: Path) -> None:
     """Slurm refuses to exclude a node that the job requires."""
     tool(node, "scontrol", f'echo "$@" >>{tmp_path}/words')
-    node.ok("slurm_job_update", job=12, any_node=True, exclude=["gpu2"], start_now=True)
+    node.ok("slurm_job_update", job=12, any_node=True, exclude=["gpu2"], start_soon=True)
 
     first, second = (tmp_path / "words").read_text().splitlines()
     assert first == "update JobId=12 ReqNodeList="
-    assert second == "update JobId=12 ExcNodeList=gpu2 StartTime=now"
+    assert second == "update JobId=12 ExcNodeList=gpu2 StartTime=now+5"
 
 
 def test_a_retry_excludes_the_bad_node_although_slurmctld_is_away_meanwhile(node: FakeNode, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_retry_excludes_the_bad_node_although_slurmctld_is_away_meanwhile(node
     )  # fmt: skip
 
     assert node.ok("slurm_retry", job=12, exclude=["gpu2"])["written"]
-    assert (tmp_path / "words").read_text().splitlines()[-1] == "update JobId=12 ExcNodeList=gpu2 StartTime=now"
+    assert (tmp_path / "words").read_text().splitlines()[-1] == "update JobId=12 ExcNodeList=gpu2 StartTime=now+5"
 
 
 def test_a_retry_of_a_job_that_slurm_has_forgotten_changes_nothing(node: FakeNode, tmp_path: Path) -> None:
