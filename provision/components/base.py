@@ -128,6 +128,8 @@ class Component:
     """Without a training image there is nothing for the role to do."""
     after_all_waves: bool = False
     """The role runs once on all nodes, after the last wave."""
+    is_requested: Callable[[Variables], bool] = lambda _variables: True
+    """Whether the inventory asks for anything of the role. Without a request and a receipt, it is no step."""
 
     derived_variables: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Of the shared role: variable that it sets for the others -> the inventory variables that decide it."""

@@ -1,0 +1,271 @@
+"""Which NVIDIA driver a node gets: flavour of the kernel modules, branch and packages, from tables.
+
+The role nvidia_driver uses this file as a filter plugin through a link, so that plain Ansible makes the same choice. It
+imports only the standard library.
+
+Sources of the tables: the PCI ID database (pci.ids 2025.06.09) and gpu/devid_chips.py of NVIDIA/gpu-admin-tools for the
+chips; NVIDIA's driver installation guide, chapter "Kernel Modules", for the flavours ("Open or proprietary"); release
+notes of the driver for the first and last branch of an architecture; release notes of 620 for the end of the
+proprietary modules; NVIDIA's fabric manager user guide for machines with NVSwitch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+PRESENT = "present"
+"""The source of a driver that the site installs; the role changes nothing."""
+FLAVORS = ("open", "proprietary")
+PROPRIETARY_ENDS = "620"
+"""Since this branch there are no proprietary kernel modules."""
+OPEN_STARTS = "515"
+"""The first branch with open kernel modules."""
+
+
+class Chip(NamedTuple):
+    """The PCI device IDs of one chip."""
+
+    first: int
+    last: int
+    name: str
+    architecture: str
+
+
+CHIPS = (
+    Chip(0x1340, 0x13BF, "GM107, GM108", "maxwell"),
+    Chip(0x13C0, 0x143F, "GM204, GM206", "maxwell"),
+    Chip(0x15C0, 0x15FF, "GP100", "pascal"),
+    Chip(0x1617, 0x1667, "GM204", "maxwell"),
+    Chip(0x1725, 0x172F, "GP100", "pascal"),
+    Chip(0x174D, 0x17FF, "GM107, GM108, GM200", "maxwell"),
+    Chip(0x1B00, 0x1D7F, "GP102, GP104, GP106, GP107, GP108", "pascal"),
+    Chip(0x1D80, 0x1DFF, "GV100", "volta"),
+    Chip(0x1E00, 0x1FFF, "TU102, TU104, TU106, TU117", "turing"),
+    Chip(0x2080, 0x20FF, "GA100", "ampere"),
+    Chip(0x2180, 0x21FF, "TU116", "turing"),
+    Chip(0x2200, 0x227F, "GA102", "ampere"),
+    Chip(0x2302, 0x233F, "GH100", "hopper"),
+    Chip(0x2340, 0x237F, "GH100 with Grace", "grace-hopper"),
+    Chip(0x2380, 0x23FF, "GH100", "hopper"),
+    Chip(0x2400, 0x25FF, "GA103, GA104, GA106, GA107", "ampere"),
+    Chip(0x2680, 0x28FF, "AD102, AD103, AD104, AD106, AD107", "ada"),
+    Chip(0x2900, 0x29FF, "GB100, GB102", "blackwell"),
+    Chip(0x2B80, 0x2FFF, "GB202, GB203, GB205, GB206, GB207, GB20B", "blackwell"),
+    Chip(0x3180, 0x31FF, "GB110", "blackwell"),
+    Chip(0x3340, 0x337F, "GB120", "blackwell"),
+)
+"""Chips that drivers since 470 support, by their device IDs."""
+
+
+class Support(NamedTuple):
+    """The drivers of one architecture."""
+
+    title: str
+    flavors: tuple[str, ...]
+    """The flavours of kernel modules that drive it, the preferred one first."""
+    oldest: str
+    """The first driver."""
+    newest: str = ""
+    """The last branch; empty while new branches support it."""
+
+
+ARCHITECTURES: Mapping[str, Support] = {
+    "maxwell": Support("Maxwell", ("proprietary",), "340", "580"),
+    "pascal": Support("Pascal", ("proprietary",), "367", "580"),
+    "volta": Support("Volta", ("proprietary",), "384", "580"),
+    "turing": Support("Turing", ("open", "proprietary"), "410"),
+    "ampere": Support("Ampere", ("open", "proprietary"), "450"),
+    "ada": Support("Ada", ("open", "proprietary"), "520"),
+    "hopper": Support("Hopper", ("open", "proprietary"), "520"),
+    "grace-hopper": Support("Grace Hopper", ("open",), "520"),
+    "blackwell": Support("Blackwell", ("open",), "570.133.20"),
+}
+
+
+def chip_of(device: str) -> Chip | None:
+    """Return the chip with a PCI device ID such as ``20b2``; None if the table has none."""
+    if not re.fullmatch(r"(0x)?[0-9A-Fa-f]{4}", device):
+        return None
+    number = int(device, 16)
+    return next((chip for chip in CHIPS if chip.first <= number <= chip.last), None)
+
+
+class Refusal(NamedTuple):
+    """Why a node does not get the requested driver."""
+
+    variable: str
+    problem: str
+    remedy: str
+
+
+def system_refusal(settings: Mapping[str, str], table: Mapping[str, Any], title: str) -> Refusal | None:
+    """Return why the node's system has no such driver.
+
+    Args:
+        settings: source, flavor and branch.
+        table: ``__platform_nvidia_driver`` of the system: source -> its packages.
+        title: name of the system.
+    """
+    source, branch = settings["source"], settings["branch"]
+    entry = table.get(source)
+    if not entry:
+        others = ", ".join(sorted(table))
+        return Refusal(
+            "nvidia_driver_source",
+            f"{title} has no entry for the driver source {source}",
+            f"Use one of {others}, or install the driver yourself and set `present`."
+            if others
+            else "Install the driver yourself and set nvidia_driver_source: present.",
+        )
+    if branch and not re.fullmatch(r"[0-9]{3}", branch):
+        return Refusal("nvidia_driver_branch", f"{branch!r} is not a branch", "Use a number such as 580.")
+    if branch and branch != entry["branch"] and not _is_free(entry):
+        return Refusal(
+            "nvidia_driver_branch",
+            f"{title} has only branch {entry['branch']} in its {source} packages, not {branch}",
+            f"Remove nvidia_driver_branch, set it to {entry['branch']}, or choose another nvidia_driver_source.",
+        )
+    return None
+
+
+def _is_free(entry: Mapping[str, Any]) -> bool:
+    """Return whether the branch is a part of the names of packages."""
+    return any("{branch}" in name for flavor in FLAVORS for name in entry.get(flavor, ()))
+
+
+def flavor_of(settings: Mapping[str, str], devices: Iterable[str]) -> str | Refusal:
+    """Return the flavour of the kernel modules for the GPUs of a node; open for a node without GPUs."""
+    wanted = settings["flavor"]
+    architectures: dict[str, str] = {}
+    for device in sorted(set(devices)):
+        chip = chip_of(device)
+        if chip:
+            architectures.setdefault(chip.architecture, device)
+        elif wanted == "auto":
+            return Refusal(
+                "nvidia_driver_flavor",
+                f"the generation of the GPU 10de:{device} is unknown",
+                "Set nvidia_driver_flavor to open (Turing and newer) or proprietary (Volta and older).",
+            )
+    supports = [ARCHITECTURES[name] for name in architectures]
+    for flavor in FLAVORS if wanted == "auto" else (wanted,):
+        if all(flavor in one.flavors for one in supports):
+            return flavor
+    titles = " and ".join(f"{one.title} ({' or '.join(one.flavors)})" for one in supports)
+    remedy = "Set it to auto." if wanted != "auto" else "No driver drives all of these GPUs; remove one kind of them."
+    return Refusal("nvidia_driver_flavor", f"{wanted} kernel modules do not drive the GPUs of {titles}", remedy)
+
+
+def branch_refusal(branch: str, flavor: str, devices: Iterable[str]) -> Refusal | None:
+    """Return why a branch does not drive the GPUs of a node."""
+    if flavor == "proprietary" and int(branch) >= int(PROPRIETARY_ENDS):
+        problem = f"branch {branch} has no proprietary kernel modules (removed in {PROPRIETARY_ENDS})"
+        return Refusal("nvidia_driver_branch", problem, "Use 580 for GPUs of Volta and older, or the open modules.")
+    if flavor == "open" and int(branch) < int(OPEN_STARTS):
+        problem = f"branch {branch} has no open kernel modules (since {OPEN_STARTS})"
+        return Refusal("nvidia_driver_branch", problem, "Use a newer branch, or the proprietary modules.")
+    for device in sorted(set(devices)):
+        problem = unsupported(branch, device)
+        if problem:
+            remedy = "Choose a branch that supports all GPUs of the node, or another nvidia_driver_source with one."
+            return Refusal("nvidia_driver_branch", problem, remedy)
+    return None
+
+
+def unsupported(driver: str, device: str) -> str:
+    """Return why a driver version, or any version of a branch, does not support a GPU; empty if it does."""
+    chip = chip_of(device)
+    major = driver.partition(".")[0]
+    if chip is None or not major.isdecimal():
+        return ""
+    support = ARCHITECTURES[chip.architecture]
+    if int(major) < int(support.oldest.partition(".")[0]):
+        return f"driver {driver} does not support {support.title} (since {support.oldest})"
+    if support.newest and int(major) > int(support.newest):
+        return f"driver {driver} does not support {support.title} (until {support.newest})"
+    return ""
+
+
+class Choice(NamedTuple):
+    """The driver of a node."""
+
+    flavor: str = ""
+    branch: str = ""
+    build: str = ""
+    """``dkms`` if the node builds the modules, ``signed`` if packages contain modules that their vendor signed."""
+    packages: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    """Packages that are installed if a repository has them: headers of the kernels."""
+    refusal: Refusal | None = None
+
+
+def choose(
+    settings: Mapping[str, str],
+    system: Mapping[str, Any],
+    devices: Sequence[str],
+    kernel: str,
+    installed: Iterable[str],
+) -> Choice:
+    """Return the driver for a node, or why it gets none.
+
+    Args:
+        settings: source, flavor and branch.
+        system: the variables of the node's system (``roles/platform/vars``).
+        devices: PCI device IDs of the node's GPUs.
+        kernel: release of the running kernel.
+        installed: names of the installed packages.
+    """
+    table = system.get("__platform_nvidia_driver", {})
+    refusal = system_refusal(settings, table, str(system.get("__platform_title", "the system")))
+    if refusal:
+        return Choice(refusal=refusal)
+    entry, flavor = table[settings["source"]], flavor_of(settings, devices)
+    if isinstance(flavor, Refusal):
+        return Choice(refusal=flavor)
+    branch = settings["branch"] or entry["branch"]
+    refusal = branch_refusal(branch, flavor, devices)
+    if not refusal and not entry.get(flavor):
+        problem = f"{system.get('__platform_title')} has no {flavor} kernel modules in its {settings['source']} packages"
+        refusal = Refusal("nvidia_driver_source", problem, "Choose another nvidia_driver_source.")
+    if refusal:
+        return Choice(refusal=refusal)
+    follow = {image: headers for image, headers in system["__platform_headers_follow"].items() if image in installed}
+    names = [name.replace("{branch}", branch) for name in entry[flavor]]
+    packages = [one for name in names for one in _of_images(name, list(follow))]
+    if not packages or any("{image}" in name for name in packages):
+        problem = "no package of a kernel is installed that the prebuilt modules follow"
+        remedy = f"Install one of {', '.join(system['__platform_headers_follow'])}."
+        return Choice(refusal=Refusal("nvidia_driver_source", problem, remedy))
+    headers = [system["__platform_headers_package"].replace("{kernel}", kernel), *follow.values()]
+    return Choice(
+        flavor,
+        branch,
+        entry["build"],
+        tuple(dict.fromkeys(packages)),
+        tuple(dict.fromkeys(headers)) if entry["build"] == "dkms" else (),
+    )
+
+
+def _of_images(name: str, images: Sequence[str]) -> list[str]:
+    """Return a package for each installed kernel package: ``{image}`` is the end of its name."""
+    if "{image}" not in name or not images:
+        return [name]
+    return [name.replace("{image}", image.partition("linux-image-")[2]) for image in images]
+
+
+def _choice(
+    facts: Mapping[str, Any], settings: Mapping[str, str], system: Mapping[str, Any], node: Mapping[str, Any]
+) -> dict[str, Any]:
+    choice = choose(settings, system, facts["gpus"], node["kernel"], node["packages"])
+    refusal = choice.refusal or Refusal("", "", "")
+    return {**choice._asdict(), "refusal": refusal._asdict() if choice.refusal else {}}
+
+
+class FilterModule:
+    """Filters of the role nvidia_driver."""
+
+    def filters(self) -> dict[str, object]:
+        """Return the filters by name."""
+        return {"nvidia_driver_choice": _choice}

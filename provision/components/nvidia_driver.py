@@ -1,0 +1,149 @@
+"""The role nvidia_driver: the NVIDIA driver of a node, where the inventory requests one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from provision.commands.nvidia_driver import PRESENT, Choice, Refusal, choose, flavor_of, system_refusal
+from provision.components.base import Component, NodeState, RoleNeed, Setting, Variables
+from provision.components.common import is_whole_run, text
+from provision.facts import NodeFacts, Unknown, is_container, plain
+from provision.model import CheckResult, PreflightCode
+from provision.model.cause import Cause, CauseKind
+from provision.model.reason import Wording, reason
+
+_SOURCE, _WITHOUT_GPU = "nvidia_driver_source", "nvidia_driver_without_gpu_enabled"
+
+
+def is_requested(variables: Variables) -> bool:
+    """Return whether the role installs a driver; a value with Jinja counts as a request."""
+    return variables.get(_SOURCE, PRESENT) != PRESENT
+
+
+def _gets_driver(variables: Variables, facts: NodeFacts) -> bool:
+    """Return whether the role changes the node: there is a request, and a GPU or the wish to do without."""
+    if not is_requested(variables) or is_container(facts):
+        return False
+    driver = facts.nvidia_driver
+    return isinstance(driver, Unknown) or bool(driver.gpus) or variables.get(_WITHOUT_GPU) is True
+
+
+def _settings_of(variables: Variables) -> dict[str, str]:
+    return {
+        "source": text(variables, _SOURCE),
+        "flavor": text(variables, "nvidia_driver_flavor") or "auto",
+        "branch": str(variables.get("nvidia_driver_branch") or ""),
+    }
+
+
+def _devices(facts: NodeFacts) -> tuple[str, ...]:
+    return () if isinstance(facts.nvidia_driver, Unknown) else tuple(one.device for one in facts.nvidia_driver.gpus)
+
+
+def _choice(variables: Variables, system: Variables, facts: NodeFacts) -> Choice | None:
+    """Return the driver of the node; None where the role installs none, or only Ansible can say which."""
+    names = (_SOURCE, "nvidia_driver_flavor", "nvidia_driver_branch")
+    known = all(plain(variables.get(name)) for name in names)
+    if not known or not system or not _gets_driver(variables, facts) or isinstance(facts.system, Unknown):
+        return None
+    installed = {} if isinstance(facts.packages, Unknown) else facts.packages
+    return choose(_settings_of(variables), system, _devices(facts), facts.system.kernel, installed)
+
+
+def _is_loaded(facts: NodeFacts) -> bool:
+    return isinstance(facts.nvidia_modules, Unknown) or bool(facts.nvidia_modules.loaded)
+
+
+def _is_disruptive(causes: Sequence[Cause], state: NodeState) -> bool:
+    """A driver that is loaded may be replaced under a job. Without one, no job uses a GPU."""
+    if not _gets_driver(state.node.variables, state.facts) or not _is_loaded(state.facts):
+        return False
+    return any(_replaces(cause) for cause in causes)
+
+
+def _replaces(cause: Cause) -> bool:
+    """Return whether a cause can replace or reload modules; files and the daemon do not."""
+    if cause.kind is CauseKind.VARIABLE:
+        return not COMPONENT.is_harmless(cause)
+    harmless = {CauseKind.FILE, CauseKind.UNIT, CauseKind.NEED, CauseKind.PARTNER}
+    return cause.kind not in harmless and cause.name not in {"nvidia_driver.nouveau", "nvidia_driver.persistence"}
+
+
+def _needs(causes: Sequence[Cause], state: NodeState) -> Iterator[RoleNeed]:
+    if not _devices(state.facts) or not _gets_driver(state.node.variables, state.facts):
+        return
+    if is_whole_run(causes) or any(cause.kind is CauseKind.PACKAGE for cause in causes):
+        yield RoleNeed("peer_memory", reason("nvidia_driver.modules_change"))
+        yield RoleNeed("nvidia_container", reason("nvidia_driver.libraries_change"))
+
+
+def _is_missing(_: NodeState, result: CheckResult) -> bool:
+    return result.reason.code == "nvidia_driver.modules.missing"
+
+
+def _is_unblocked(_: NodeState, result: CheckResult) -> bool:
+    """The role blocks nouveau; a loaded one is gone after a reboot."""
+    return result.reason.code == "nvidia_driver.nouveau.not_blocked"
+
+
+def _settings(variables: Variables, facts: NodeFacts) -> Iterator[Setting]:
+    """Yield why no driver drives the node's GPUs; the packages of the system are judged by `_system_settings`."""
+    if not _gets_driver(variables, facts) or not plain(variables.get("nvidia_driver_flavor")):
+        return
+    flavor = flavor_of(_settings_of(variables), _devices(facts))
+    if isinstance(flavor, Refusal):
+        yield PreflightCode.VARIABLE_INVALID, flavor.variable, flavor.problem, flavor.remedy
+
+
+def _system_settings(variables: Variables, system: Variables) -> Iterator[Setting]:
+    settings = _settings_of(variables)
+    if not system or not is_requested(variables) or not all(map(plain, settings.values())):
+        return
+    refusal = system_refusal(settings, system.get("__platform_nvidia_driver", {}), str(system.get("__platform_title")))
+    if refusal:
+        yield PreflightCode.VARIABLE_INVALID, refusal.variable, refusal.problem, refusal.remedy
+
+
+def _packages(variables: Variables, system: Variables, facts: NodeFacts) -> Iterator[str]:
+    choice = _choice(variables, system, facts)
+    if choice:
+        yield from choice.packages
+
+
+def _files(variables: Variables, facts: NodeFacts) -> Iterator[str]:
+    if _gets_driver(variables, facts):
+        yield "/etc/modprobe.d/provision-nvidia-driver.conf"
+        if _devices(facts):
+            yield "/etc/modules-load.d/provision-nvidia-driver.conf"
+
+
+COMPONENT = Component(
+    role="nvidia_driver",
+    after=("rdma_stack",),  # the driver's peer memory module is built against the stack
+    waits_with=("rdma_stack",),
+    is_requested=is_requested,
+    reasons={
+        "nvidia_driver.modules_change": Wording("the NVIDIA driver's kernel modules change, peer memory among them"),
+        "nvidia_driver.libraries_change": Wording("the NVIDIA driver's libraries change, which the CDI description lists"),
+    },
+    harmless_variables=frozenset(
+        {"nvidia_driver_persistence_enabled", "nvidia_driver_signing_certificate", _WITHOUT_GPU}
+    ),
+    is_disruptive=_is_disruptive,
+    needs=_needs,
+    never_fixes=frozenset(
+        {
+            "nvidia_driver.build",  # headers, compiler or sources: another apply would fail in the same way
+            "nvidia_driver.signature",  # the certificate is enrolled at the console
+        }
+    ),
+    fixes_if={"nvidia_driver.modules": _is_missing, "nvidia_driver.nouveau": _is_unblocked},
+    settings=_settings,
+    system_settings=_system_settings,
+    files=_files,
+    packages=_packages,
+    missing_package_remedy=(
+        "Add the sections that contain the driver to the node's package sources (Debian: contrib, non-free and "
+        "non-free-firmware; Ubuntu: restricted), or a mirror with them to platform_extra_repositories."
+    ),
+)
