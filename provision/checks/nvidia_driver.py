@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from provision.checks.base import check
 from provision.commands.nvidia_driver import ARCHITECTURES, PRESENT, chip_of, unsupported
 from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
-from provision.facts import Unknown
 from provision.facts.kernel_module_failures import Diagnosis, diagnose
 from provision.facts.nvidia_driver import DkmsTree, NvidiaDriver
 from provision.facts.peer_modules import NvidiaModules
@@ -61,7 +60,9 @@ def _mismatch(scene: Scene, driver: NvidiaDriver, modules: NvidiaModules) -> Ver
     version = modules.installed or modules.loaded
     chips = {chip.architecture for one in driver.gpus if (chip := chip_of(one.device))}
     wrong = sorted(
-        ARCHITECTURES[name].title for name in chips if modules.flavor and modules.flavor not in ARCHITECTURES[name].flavors
+        ARCHITECTURES[name].title
+        for name in chips
+        if modules.flavor and modules.flavor not in ARCHITECTURES[name].flavors
     )
     if wrong:
         return judge("nvidia_driver.modules.wrong_flavor", flavor=modules.flavor, version=version, architectures=wrong)
@@ -165,4 +166,6 @@ def _persistence(scene: Scene) -> Verdict:
     if not _requested(scene) or not wanted or not driver.gpus:
         return skip("nvidia_driver.persistence.none", state=driver.persistence or "not installed")
     state = driver.persistence or "not installed"
-    return fail("nvidia_driver.persistence.not_active", state=state, enabled="" if driver.persistence_enabled else "not ")
+    return fail(
+        "nvidia_driver.persistence.not_active", state=state, enabled="" if driver.persistence_enabled else "not "
+    )

@@ -230,10 +230,10 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         ),
     ),
     "nvidia_driver.modules": (
-        "the NVIDIA driver fits the GPUs: open or proprietary kernel modules, branch, and the installed version is loaded",
+        "the NVIDIA driver fits the GPUs (open or proprietary kernel modules, branch), and the installed version is loaded",
         (
-            "fail where the inventory requests a driver (`nvidia_driver_source`), else warn; warn for a requested driver "
-            "on a node without an NVIDIA device; skip without GPUs, and on a container node"
+            "fail where the inventory requests a driver (`nvidia_driver_source`), else warn; warn for a requested "
+            "driver on a node without an NVIDIA device; skip without GPUs, and on a container node"
         ),
     ),
     "nvidia_driver.build": (
@@ -792,8 +792,8 @@ REASONS: Mapping[str, Wording] = {
     ),
     "nvidia_driver.modules.wrong_flavor": Wording(
         "the {flavor} kernel modules of driver {version} do not drive GPUs of {architectures:and}",
-        "Install the other kernel modules: the open ones for Blackwell and Grace Hopper, the proprietary ones for Volta "
-        "and older. nvidia_driver_flavor: auto chooses them.",
+        "Install the other kernel modules: the open ones for Blackwell and Grace Hopper, the proprietary ones for "
+        "Volta and older. nvidia_driver_flavor: auto chooses them.",
     ),
     "nvidia_driver.modules.unsupported": Wording(
         "{causes:;}", "Install a driver branch for these GPUs (nvidia_driver_branch)."
@@ -803,8 +803,8 @@ REASONS: Mapping[str, Wording] = {
         "End the jobs on the node, then reboot it.",
     ),
     "nvidia_driver.modules.no_device": Wording(
-        "no NVIDIA device: driver {version} ({flavor} kernel modules) is installed for the running kernel, and loads only "
-        "on a node with a GPU",
+        "no NVIDIA device: driver {version} ({flavor} kernel modules) is installed for the running kernel, and loads "
+        "only on a node with a GPU",
         "Add a GPU to the node, or set nvidia_driver_without_gpu_enabled: false if it never gets one.",
     ),
     "nvidia_driver.modules.not_loaded": Wording(
@@ -815,7 +815,7 @@ REASONS: Mapping[str, Wording] = {
     "nvidia_driver.build.ok": Wording("{trees} is built for the running kernel"),
     "nvidia_driver.build.not_built": Wording(
         "DKMS has not built {name} {version} for the running kernel",
-        "Install the headers of the running kernel, then run: provision apply --limit {node} --only nvidia_driver --force",
+        "Install the headers of the running kernel, then run on the node: dkms autoinstall -k $(uname -r)",
     ),
     "nvidia_driver.build.failed": Wording(
         "DKMS cannot build {name} {version} for the running kernel: {explanation} ({line})",
@@ -825,8 +825,8 @@ REASONS: Mapping[str, Wording] = {
     "nvidia_driver.signature.not_required": Wording("the kernel loads modules without a signature"),
     "nvidia_driver.signature.unsigned": Wording(
         "the kernel requires signed modules (Secure Boot), and the driver has no signature",
-        "Enrol the certificate of DKMS (mokutil --import /var/lib/dkms/mok.pub, then reboot and confirm at the console) "
-        "and build the modules again, or install modules that the distribution signed.",
+        "Enrol the certificate of DKMS (mokutil --import /var/lib/dkms/mok.pub, then reboot and confirm at the "
+        "console) and build the modules again, or install modules that the distribution signed.",
     ),
     "nvidia_driver.nouveau.ok": Wording("nouveau is not loaded"),
     "nvidia_driver.nouveau.not_blocked": Wording("nothing keeps the kernel from loading nouveau at boot", _APPLY),

@@ -109,9 +109,9 @@ def system_refusal(settings: Mapping[str, str], table: Mapping[str, Any], title:
         title: name of the system.
     """
     source, branch = settings["source"], settings["branch"]
-    entry = table.get(source)
+    entry = entry_of(source, table)
     if not entry:
-        others = ", ".join(sorted(table))
+        others = ", ".join(sorted({*table, *(["file"] if "cuda" in table else [])}))
         return Refusal(
             "nvidia_driver_source",
             f"{title} has no entry for the driver source {source}",
@@ -130,9 +130,19 @@ def system_refusal(settings: Mapping[str, str], table: Mapping[str, Any], title:
     return None
 
 
+def entry_of(source: str, table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the entry of a source in a system's table, empty if it has none.
+
+    A repository of the site (``file``) has the packages of NVIDIA's.
+    """
+    entry: Mapping[str, Any] = table.get("cuda" if source == "file" else source) or {}
+    return entry
+
+
 def _is_free(entry: Mapping[str, Any]) -> bool:
-    """Return whether the branch is a part of the names of packages."""
-    return any("{branch}" in name for flavor in FLAVORS for name in entry.get(flavor, ()))
+    """Return whether the branch is a part of the names of packages or module streams."""
+    names = [*(name for flavor in FLAVORS for name in entry.get(flavor, ())), *entry.get("streams", {}).values()]
+    return any("{branch}" in name for name in names)
 
 
 def flavor_of(settings: Mapping[str, str], devices: Iterable[str]) -> str | Refusal:
@@ -198,6 +208,8 @@ class Choice(NamedTuple):
     packages: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     """Packages that are installed if a repository has them: headers of the kernels."""
+    streams: tuple[str, ...] = ()
+    """Module streams of dnf that have to be enabled."""
     refusal: Refusal | None = None
 
 
@@ -221,13 +233,15 @@ def choose(
     refusal = system_refusal(settings, table, str(system.get("__platform_title", "the system")))
     if refusal:
         return Choice(refusal=refusal)
-    entry, flavor = table[settings["source"]], flavor_of(settings, devices)
+    entry, flavor = entry_of(settings["source"], table), flavor_of(settings, devices)
     if isinstance(flavor, Refusal):
         return Choice(refusal=flavor)
     branch = settings["branch"] or entry["branch"]
     refusal = branch_refusal(branch, flavor, devices)
     if not refusal and not entry.get(flavor):
-        problem = f"{system.get('__platform_title')} has no {flavor} kernel modules in its {settings['source']} packages"
+        problem = (
+            f"{system.get('__platform_title')} has no {flavor} kernel modules in its {settings['source']} packages"
+        )
         refusal = Refusal("nvidia_driver_source", problem, "Choose another nvidia_driver_source.")
     if refusal:
         return Choice(refusal=refusal)
@@ -245,6 +259,7 @@ def choose(
         entry["build"],
         tuple(dict.fromkeys(packages)),
         tuple(dict.fromkeys(headers)) if entry["build"] == "dkms" else (),
+        tuple(name.replace("{branch}", branch) for key, name in entry.get("streams", {}).items() if key == flavor),
     )
 
 

@@ -166,7 +166,7 @@ class Component:
     """Whether the role does anything on such a node."""
     settings: Callable[[Variables, NodeFacts], Iterable[Setting]] = lambda _variables, _facts: ()
     """Yield what is wrong in the inventory and would make the role fail."""
-    system_settings: Callable[[Variables, Variables], Iterable[Setting]] = lambda _variables, _system: ()
+    system_settings: Callable[[Variables, Variables, NodeFacts], Iterable[Setting]] = lambda _variables, _system, _f: ()
     """Yield the settings that the node's system does not support; the second argument is the system's file."""
     cluster_settings: Callable[[Node, Cluster, Mapping[str, NodeFacts]], Iterable[Setting]] = lambda _n, _c, _f: ()
     """Yield what is wrong with the cluster as a whole, for one node, by the facts of all reached nodes."""

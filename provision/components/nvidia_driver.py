@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from provision.commands.nvidia_driver import PRESENT, Choice, Refusal, choose, flavor_of, system_refusal
-from provision.components.base import Component, NodeState, RoleNeed, Setting, Variables
-from provision.components.common import is_whole_run, text
+from provision.commands.nvidia_driver import PRESENT, Choice, choose, entry_of, system_refusal
+from provision.commands.package_repositories import repository_paths
+from provision.components.base import Component, NodeState, Repository, RoleNeed, Setting, Variables
+from provision.components.common import is_whole_run, key_problems, package_manager, text
 from provision.facts import NodeFacts, Unknown, is_container, plain
 from provision.model import CheckResult, PreflightCode
 from provision.model.cause import Cause, CauseKind
 from provision.model.reason import Wording, reason
 
 _SOURCE, _WITHOUT_GPU = "nvidia_driver_source", "nvidia_driver_without_gpu_enabled"
+_URI, _KEY = "nvidia_driver_repository_uri", "nvidia_driver_repository_key"
+_REPOSITORY_SOURCES = ("cuda", "file")
+"""The sources that need a repository of the driver."""
 
 
 def is_requested(variables: Variables) -> bool:
@@ -86,22 +90,39 @@ def _is_unblocked(_: NodeState, result: CheckResult) -> bool:
     return result.reason.code == "nvidia_driver.nouveau.not_blocked"
 
 
-def _settings(variables: Variables, facts: NodeFacts) -> Iterator[Setting]:
-    """Yield why no driver drives the node's GPUs; the packages of the system are judged by `_system_settings`."""
-    if not _gets_driver(variables, facts) or not plain(variables.get("nvidia_driver_flavor")):
+def _settings(variables: Variables, _: NodeFacts) -> Iterator[Setting]:
+    """Yield what is wrong with the repository of the driver."""
+    if variables.get(_SOURCE) not in _REPOSITORY_SOURCES:
         return
-    flavor = flavor_of(_settings_of(variables), _devices(facts))
-    if isinstance(flavor, Refusal):
-        yield PreflightCode.VARIABLE_INVALID, flavor.variable, flavor.problem, flavor.remedy
+    if variables.get(_SOURCE) == "file" and not variables.get(_URI):
+        remedy = "Set it to the address of the site's mirror of NVIDIA's repository."
+        yield PreflightCode.VARIABLE_MISSING, _URI, "is not set, which `file` requires", remedy
+    yield from key_problems(_KEY, text(variables, _KEY), "the repository of the NVIDIA driver")
 
 
-def _system_settings(variables: Variables, system: Variables) -> Iterator[Setting]:
+def _system_settings(variables: Variables, system: Variables, facts: NodeFacts) -> Iterator[Setting]:
+    """Yield why the node's system has no such driver, or no driver drives the node's GPUs."""
     settings = _settings_of(variables)
     if not system or not is_requested(variables) or not all(map(plain, settings.values())):
         return
-    refusal = system_refusal(settings, system.get("__platform_nvidia_driver", {}), str(system.get("__platform_title")))
+    choice = _choice(variables, system, facts)
+    table, title = system.get("__platform_nvidia_driver", {}), str(system.get("__platform_title"))
+    refusal = choice.refusal if choice else system_refusal(settings, table, title)
     if refusal:
         yield PreflightCode.VARIABLE_INVALID, refusal.variable, refusal.problem, refusal.remedy
+
+
+def _repositories(variables: Variables, system: Variables) -> Iterator[Repository]:
+    source = text(variables, _SOURCE)
+    if source not in _REPOSITORY_SOURCES:
+        return
+    url = text(variables, _URI) or str(
+        entry_of(source, system.get("__platform_nvidia_driver", {})).get("repository", "")
+    )
+    if url:
+        yield Repository(
+            "nvidia-driver", (url,), ("/",), (), text(variables, _KEY), _URI, "nvidia_driver", optional=True
+        )
 
 
 def _packages(variables: Variables, system: Variables, facts: NodeFacts) -> Iterator[str]:
@@ -112,6 +133,8 @@ def _packages(variables: Variables, system: Variables, facts: NodeFacts) -> Iter
 
 def _files(variables: Variables, facts: NodeFacts) -> Iterator[str]:
     if _gets_driver(variables, facts):
+        if variables.get(_SOURCE) in _REPOSITORY_SOURCES:
+            yield from repository_paths("nvidia-driver", package_manager(facts))
         yield "/etc/modprobe.d/provision-nvidia-driver.conf"
         if _devices(facts):
             yield "/etc/modules-load.d/provision-nvidia-driver.conf"
@@ -124,10 +147,12 @@ COMPONENT = Component(
     is_requested=is_requested,
     reasons={
         "nvidia_driver.modules_change": Wording("the NVIDIA driver's kernel modules change, peer memory among them"),
-        "nvidia_driver.libraries_change": Wording("the NVIDIA driver's libraries change, which the CDI description lists"),
+        "nvidia_driver.libraries_change": Wording(
+            "the NVIDIA driver's libraries change, which the CDI description lists"
+        ),
     },
     harmless_variables=frozenset(
-        {"nvidia_driver_persistence_enabled", "nvidia_driver_signing_certificate", _WITHOUT_GPU}
+        {"nvidia_driver_persistence_enabled", "nvidia_driver_signing_certificate", _WITHOUT_GPU, _URI, _KEY}
     ),
     is_disruptive=_is_disruptive,
     needs=_needs,
@@ -142,6 +167,7 @@ COMPONENT = Component(
     system_settings=_system_settings,
     files=_files,
     packages=_packages,
+    repositories=_repositories,
     missing_package_remedy=(
         "Add the sections that contain the driver to the node's package sources (Debian: contrib, non-free and "
         "non-free-firmware; Ubuntu: restricted), or a mirror with them to platform_extra_repositories."

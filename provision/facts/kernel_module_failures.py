@@ -388,7 +388,8 @@ _SYMPTOMS = (
     ),
     Symptom(
         "no_gpu",
-        r"NVRM: No NVIDIA (?:GPU|graphics adapter)|could not insert '?nvidia'?: No such device",
+        r"NVRM: No NVIDIA (?:GPU|graphics adapter)"
+        r"|could not insert '?nvidia(?:[-_](?:current|legacy|tesla)[\w-]*)?'?: No such device",
         "The NVIDIA driver finds no supported GPU, so modules that need it do not load.",
         "Check that the GPUs are visible (lspci -d 10de:), and that this driver supports them (dmesg | grep NVRM).",
     ),

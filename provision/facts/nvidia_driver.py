@@ -1,4 +1,4 @@
-"""What decides about the NVIDIA driver of a node, and what became of it: PCI devices, builds, kernel messages, daemon."""
+"""What decides about the NVIDIA driver of a node, and its state: PCI devices, builds, kernel messages, daemon."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import ClassVar
 from provision.facts.base import RawOutput
 
 _ERRORS = 20
+_ENABLED = frozenset({"enabled", "enabled-runtime", "static", "indirect", "generated", "alias"})
+"""States of a unit file that something starts; Ubuntu's is static, and udev starts it."""
 _DEVICE = re.compile(r"device=([0-9a-f:.]{1,16}) 0x([0-9a-f]{4}) 0x([0-9a-f]{6})")
 _GPU_CLASSES = ("0300", "0302")
 _SWITCH_CLASS = "0680"
@@ -118,6 +120,6 @@ exit 0
             trees=tuple(trees),
             nouveau_blocked=pairs.get("blocked") == "yes",
             persistence=pairs.get("ActiveState", ""),
-            persistence_enabled=pairs.get("UnitFileState", "").startswith("enabled"),
+            persistence_enabled=pairs.get("UnitFileState", "") in _ENABLED,
             messages=tuple(messages[-_ERRORS:]),
         )

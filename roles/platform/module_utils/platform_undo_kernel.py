@@ -62,6 +62,15 @@ def depmod_steps(module, file_steps):
     return [Step(f"update the module list of kernel {name}", _run(module, "depmod", "-a", name)) for name in kernels]
 
 
+def initramfs_steps(module):
+    """Return the step that rebuilds the initramfs without the files of the roles, by the command that a role recorded."""
+    return [
+        Step("rebuild the initramfs of every kernel", _run(module, *doc["argv"]))
+        for doc in records("initramfs")
+        if doc.get("argv") and module.get_bin_path(doc["argv"][0])
+    ]
+
+
 def sysctl_steps(left):
     """Return the steps for kernel settings with the role's values. Settings that were changed since are added to `left`."""
     steps = []
