@@ -33,7 +33,7 @@ def _excuse(scene: Scene) -> Verdict | None:
     if scene.container:
         return skip("nvidia_driver.container")
     if scene.simulated(*_SIMULATED):
-        return skip("nvidia_driver.simulated", simulated=True)
+        return skip("nvidia_driver.simulated")
     wanted = _requested(scene) and scene.want("nvidia_driver_without_gpu_enabled", default=False)
     return None if known(scene.facts.nvidia_driver).gpus or wanted else skip("gpu.none")
 

@@ -75,7 +75,7 @@ done
 for tree in /var/lib/dkms/nvidia*/[0-9]*; do
   [ -e "$tree/source" ] || continue
   some=yes; version=${tree##*/}; name=${tree%/*}; built=no
-  [ ! -d "$tree/$PROBE_RELEASE" ] || built=yes
+  for module in "$tree/$PROBE_RELEASE"/*/module/*.ko*; do [ ! -e "$module" ] || built=yes; done
   echo "tree=${name##*/} $version $built"
   [ $built = yes ] || [ ! -r "$tree/build/make.log" ] ||
     grep -E 'rror|fatal|No such file|annot|not found|No space' "$tree/build/make.log" | head -n 20 |

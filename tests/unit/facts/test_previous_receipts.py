@@ -25,6 +25,8 @@ from tests.support.previous_version import STATE, private_copy
 from tests.unit.checks.conftest import healthy
 from tests.unit.facts.conftest import Node
 
+LATER = {"nvidia_driver"}
+"""Roles that the previous version does not have; they are no step without a request."""
 JUDGED_NOW = {CauseKind.CHECK, CauseKind.NEED, CauseKind.PARTNER}
 """Causes that come from other facts than receipts."""
 
@@ -58,10 +60,12 @@ def test_receipts_of_the_previous_version_match_an_unchanged_node(managed: Manag
     """Otherwise an upgrade would report drift of everything that a role manages."""
     recorded = receipts()
 
-    assert set(recorded) == set(managed.observed) == set(ROLES)
+    assert set(recorded) == set(managed.observed) == set(ROLES) - LATER
     assert {role for role, sealed in managed.sealed.items() if not sealed} == set()
     assert {role: receipt.error for role, receipt in recorded.items() if receipt.error} == {}
-    assert [cause for role in ROLES for cause in differences(recorded[role].content, managed.observed[role], "")] == []
+    assert [
+        cause for role in recorded for cause in differences(recorded[role].content, managed.observed[role], "")
+    ] == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the recorded files belong to root")

@@ -1,0 +1,536 @@
+"""The role nvidia_driver without a node: what it reads, refuses, writes and reports."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.inventory.role_files import systems
+from provision.resources import roles_folder
+from tests.support.expressions import Role
+from tests.support.modules import load, run
+
+module = load("nvidia_driver", "nvidia_driver")
+KERNEL = os.uname().release
+NO_DEVICE = "[   11.9] NVRM: No NVIDIA GPU found.\n"
+MODPROBE = "modprobe: ERROR: could not insert 'nvidia_current_open': No such device\n"
+COMPILER = "/build/nvidia/nv-mmap.c:466:21: error: assignment of read-only member 'vm_flags'\n"
+DEBIAN = systems(roles_folder())["debian_12"]
+PACKAGES = {"linux-image-amd64": "6.1"}
+
+
+# What the module reads
+
+
+def card(root: Path, address: str, device: str = "0x20b2", kind: str = "0x030200", vendor: str = "0x10de") -> Path:
+    """Put a PCI device below a root."""
+    folder = root / "sys/bus/pci/devices" / address
+    folder.mkdir(parents=True)
+    for name, text in (("vendor", vendor), ("device", device), ("class", kind)):
+        (folder / name).write_text(f"{text}\n")
+    return folder
+
+
+def test_gpus_are_read_from_the_bus(tmp_path: Path) -> None:
+    """Without switches, other vendors, virtual functions, GPUs of virtual machines and malformed IDs."""
+    card(tmp_path, "0000:17:00.0")
+    card(tmp_path, "0000:18:00.0", "0x1af1", "0x068000")
+    card(tmp_path, "0000:19:00.0", vendor="0x8086")
+    (card(tmp_path, "0000:1a:00.0") / "physfn").mkdir()
+    card(tmp_path, "0000:1b:00.0")
+    (tmp_path / "sys/bus/pci/drivers/vfio-pci/0000:1b:00.0").mkdir(parents=True)
+    card(tmp_path, "0000:1c:00.0", "0x20b2; rm")
+    card(tmp_path, "0000:1d:00.0", "0x1db5", "0x030000")
+
+    assert module.gpus(str(tmp_path)) == ["20b2", "1db5"]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_driver"),
+    [
+        ("updates/dkms/nvidia-current-open.ko", True),
+        ("updates/dkms/nvidia-current.ko.xz", True),
+        ("kernel/nvidia-580srv-open/nvidia.ko.zst", True),
+        ("extra/nvidia.ko", True),
+        ("updates/dkms/nvidia-current-open-uvm.ko", False),
+        ("updates/dkms/nvidia-peermem.ko", False),
+        ("kernel/drivers/net/nvidia_net.ko", False),
+    ],
+)
+def test_a_module_of_the_driver_has_the_names_of_its_packages(tmp_path: Path, name: str, is_driver: bool) -> None:  # noqa: FBT001
+    """Debian's files have other names than the module."""
+    folder = tmp_path / "lib/modules/6.1"
+    folder.mkdir(parents=True)
+    (folder / "modules.dep").write_text(f"kernel/a.ko:\n{name}: kernel/a.ko\n")
+
+    assert module.module_file("6.1", str(tmp_path)) == (f"{folder}/{name}" if is_driver else "")
+
+
+def secure_boot(root: Path, *, on: bool, lists: bytes = b"") -> None:
+    """Write the variables of the firmware."""
+    folder = root / "sys/firmware/efi/efivars"
+    folder.mkdir(parents=True)
+    (folder / "SecureBoot-8be4").write_bytes(b"\6\0\0\0" + (b"\1" if on else b"\0"))
+    (folder / "MokListRT-605d").write_bytes(lists)
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_secure_boot_is_read_from_the_firmware(tmp_path: Path, on: bool) -> None:  # noqa: FBT001
+    """The kernel's lockdown decides where it says something."""
+    secure_boot(tmp_path, on=on)
+    assert module.requires_signature(str(tmp_path)) is on
+
+    lockdown = tmp_path / "sys/kernel/security/lockdown"
+    lockdown.parent.mkdir(parents=True)
+    lockdown.write_text("[none] integrity confidentiality\n")
+    assert module.requires_signature(str(tmp_path)) is False
+    lockdown.write_text("none [integrity] confidentiality\n")
+    assert module.requires_signature(str(tmp_path)) is True
+
+
+@pytest.mark.parametrize("form", ["DER", "PEM"])
+def test_a_certificate_is_enrolled_if_a_list_contains_it(tmp_path: Path, form: str) -> None:
+    """A missing or empty certificate never is."""
+    der = bytes(range(64))
+    pem = b"-----BEGIN CERTIFICATE-----\n" + base64.encodebytes(der) + b"-----END CERTIFICATE-----\n"
+    (tmp_path / "mok.pub").write_bytes(der if form == "DER" else pem)
+    (tmp_path / "empty").touch()
+    secure_boot(tmp_path, on=True, lists=b"head" + der + b"tail")
+
+    assert module.is_enrolled("/mok.pub", str(tmp_path))
+    assert not module.is_enrolled("/missing", str(tmp_path))
+    assert not module.is_enrolled("/empty", str(tmp_path))
+    (tmp_path / "sys/firmware/efi/efivars/MokListRT-605d").write_bytes(b"others")
+    assert not module.is_enrolled("/mok.pub", str(tmp_path))
+
+
+# The initramfs
+
+
+@pytest.fixture
+def rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Arguments for a rebuild whose command counts its runs."""
+    monkeypatch.setattr(module, "REBUILT", str(tmp_path / "state/initramfs"))
+    (tmp_path / "nouveau.conf").write_text("blacklist nouveau\n")
+    script = f"echo x >>{tmp_path}/runs; test ! -e {tmp_path}/full || {{ echo 'No space left on device' >&2; exit 1; }}"
+    return {"action": "initramfs", "initramfs": ["sh", "-c", script], "files": [str(tmp_path / "nouveau.conf")]}
+
+
+def runs(tmp_path: Path) -> int:
+    """Return how often the command ran."""
+    file = tmp_path / "runs"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def test_the_initramfs_is_rebuilt_once_for_each_content(tmp_path: Path, rebuilt: dict[str, Any]) -> None:
+    """Check mode only reports."""
+    assert run(module, check=True, **rebuilt)["changed"]
+    assert runs(tmp_path) == 0
+    assert [run(module, **rebuilt)["changed"] for _ in range(3)] == [True, False, False]
+    (tmp_path / "nouveau.conf").write_text("blacklist nouveau\noptions nouveau modeset=0\n")
+    assert run(module, **rebuilt)["changed"]
+    assert runs(tmp_path) == 2
+
+
+def test_a_rebuild_that_fails_is_repeated_by_the_next_run(tmp_path: Path, rebuilt: dict[str, Any]) -> None:
+    """And named, with its last words."""
+    (tmp_path / "full").touch()
+    failed = run(module, **rebuilt)
+    (tmp_path / "full").unlink()
+
+    assert failed["failed"]
+    assert "No space left on device" in failed["msg"]
+    assert run(module, **rebuilt)["changed"]
+
+
+def test_a_reset_rebuilds_the_initramfs(tmp_path: Path, rebuilt: dict[str, Any]) -> None:
+    """By the recorded command; without a record there is no step."""
+    undo = load("platform", "platform_undo_kernel", part="module_utils")
+    basic = importlib.import_module("ansible.module_utils.platform_light_basic")
+    basic.ARGUMENTS = {}
+    node = basic.AnsibleModule(argument_spec={})
+    assert undo.initramfs_steps(node) == []
+    run(module, **rebuilt)
+    [step] = undo.initramfs_steps(node)
+
+    assert step.sentence == "rebuild the initramfs of every kernel"
+    assert step.act() is None
+    assert runs(tmp_path) == 2
+
+
+# Building and loading
+
+
+class Programs:
+    """A node on which the programs that the module runs have prepared results."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self.tmp_path = tmp_path
+        self.loaded: set[str] = set()
+        self.file, self.version, self.loaded_version = "/lib/modules/x/nvidia.ko", "535.261.03", ""
+        self.gpus: list[str] = ["20b2"]
+        self.unit = {"LoadState": "loaded", "ActiveState": "inactive", "UnitFileState": "enabled"}
+        self.log = "[    1.0] Linux\n"
+        self.said: list[str] = []
+        self.dkms, self.headers = True, True
+        self.modprobe: tuple[int, str, str] = (0, "", "")
+        self.in_use: set[str] = set()
+        for name, value in {
+            "gpus": lambda: self.gpus,
+            "is_loaded": lambda name: name in self.loaded,
+            "module_file": lambda _kernel: self.file,
+            "installed_version": lambda _module, path: self.version if path else "",
+            "record_module": lambda _name: None,
+            "record_unit": lambda _module, _name: None,
+        }.items():
+            monkeypatch.setattr(module, name, value)
+        text = module.text
+        monkeypatch.setattr(
+            module, "text", lambda path: self.loaded_version if path == "/sys/module/nvidia/version" else text(path)
+        )
+        monkeypatch.setattr(module.os.path, "isdir", lambda path: self.headers if path.endswith("/build") else True)
+        monkeypatch.setattr(module.glob, "glob", lambda _pattern: [str(path) for path in tmp_path.glob("make.log")])
+        self.params: dict[str, Any] = {"persistence": True, "disruptive": False}
+        self.run_command_environ_update: dict[str, str] = {}
+
+    def get_bin_path(self, name: str) -> str | None:
+        return name if self.dkms else None
+
+    def run_command(self, argv: list[str]) -> tuple[int, str, str]:
+        words = argv[2:] if argv[0] == "timeout" else argv
+        self.said.append(" ".join(words))
+        if words == ["dmesg"]:
+            return 0, self.log, ""
+        if words[:2] == ["modprobe", "-r"] or words[0] == "rmmod":
+            self.loaded -= {words[-1]} - self.in_use
+            return 0, "", ""
+        if words[0] == "modprobe":
+            code, log, errors = self.modprobe
+            self.log += log
+            self.loaded |= {words[1].replace("-", "_")} if code == 0 else set()
+            return code, "", errors
+        if words[:2] == ["systemctl", "show"]:
+            return 0, "".join(f"{key}={value}\n" for key, value in self.unit.items()), ""
+        return 0, "", ""
+
+    def start(self, **params: Any) -> dict[str, Any]:
+        """Run the action; return the outcome."""
+        self.params |= params
+        self.last = module.Start(self)
+        outcome: dict[str, Any] = self.last.outcome()
+        return outcome
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Programs:
+    """A node with a GPU and an installed driver that is not loaded."""
+    return Programs(monkeypatch, tmp_path)
+
+
+def test_an_installed_driver_is_loaded_and_its_daemon_started(node: Programs) -> None:
+    """With the module that CUDA needs."""
+    assert node.start()["ok"]
+    assert node.loaded == {"nvidia", "nvidia_uvm"}
+    assert node.last.changed
+    assert node.said[-2:] == [f"systemctl --no-reload enable {module.UNIT}", f"systemctl start {module.UNIT}"]
+
+
+def test_a_running_driver_is_left_alone(node: Programs) -> None:
+    """The second run changes nothing."""
+    node.loaded, node.loaded_version = {"nvidia", "nvidia_uvm"}, "535.261.03"
+    node.unit["ActiveState"] = "active"
+
+    assert node.start()["ok"]
+    assert not node.last.changed
+    assert [line for line in node.said if not line.startswith("systemctl show")] == []
+
+
+def test_a_node_without_device_has_exactly_that_outcome(node: Programs) -> None:
+    """It is no failure; the daemon, which would fail at every boot, is disabled."""
+    node.gpus, node.modprobe = [], (1, NO_DEVICE, MODPROBE)
+    node.unit["ActiveState"] = "failed"
+    outcome = node.start(persistence=False)
+
+    assert (outcome["ok"], outcome["cause"]) == (True, "no_device")
+    assert outcome["explanation"] == (
+        f"no NVIDIA device: driver 535.261.03 is installed for kernel {KERNEL}, and does not load without one"
+    )
+    assert f"systemctl --no-reload disable {module.UNIT}" in node.said
+    assert f"systemctl reset-failed {module.UNIT}" in node.said
+
+
+@pytest.mark.parametrize("log", [NO_DEVICE, ""])
+def test_no_device_is_recognised_by_the_kernel_or_by_modprobe(node: Programs, log: str) -> None:
+    """Debian's module has another file name."""
+    node.gpus, node.modprobe = [], (1, log, MODPROBE)
+
+    assert node.start(persistence=False)["cause"] == "no_device"
+
+
+def test_a_gpu_that_the_driver_does_not_find_is_a_failure(node: Programs) -> None:
+    """The bus has it."""
+    node.modprobe = (1, NO_DEVICE, MODPROBE)
+    outcome = node.start()
+
+    assert (outcome["ok"], outcome["cause"]) == (False, "no_gpu")
+    assert outcome["evidence"] == NO_DEVICE.strip()
+    assert outcome["remedy"]
+
+
+def test_another_failure_on_a_node_without_device_remains_a_failure(node: Programs) -> None:
+    """A key that the kernel does not accept, for example."""
+    node.gpus = []
+    node.modprobe = (1, "", "modprobe: ERROR: could not insert 'nvidia_current_open': Key was rejected by service\n")
+    outcome = node.start(persistence=False)
+
+    assert (outcome["ok"], outcome["cause"]) == (False, "secure_boot")
+
+
+def test_only_messages_of_this_attempt_count(node: Programs) -> None:
+    """An older attempt may have failed for another reason."""
+    node.log = NO_DEVICE
+    node.modprobe = (1, "", "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service\n")
+
+    assert node.start()["cause"] == "secure_boot"
+
+
+def test_a_load_that_hangs_is_named(node: Programs) -> None:
+    """timeout ends it."""
+    node.modprobe = (124, "", "")
+
+    assert "hangs" in node.start()["explanation"]
+
+
+def test_a_build_that_fails_has_the_line_of_the_compiler(node: Programs) -> None:
+    """And the file with the rest."""
+    node.file = ""
+    (node.tmp_path / "make.log").write_text("make[1]: Entering directory\n" + COMPILER + "make: *** Error 2\n")
+    outcome = node.start()
+
+    assert not outcome["ok"]
+    assert outcome["evidence"] == COMPILER.strip()
+    assert "make.log" in outcome["remedy"]
+    assert f"dkms autoinstall -k {KERNEL}" in node.said
+    assert not any(line.startswith("modprobe") for line in node.said)
+
+
+def test_missing_headers_are_named(node: Programs) -> None:
+    """DKMS only skips the kernel."""
+    node.file, node.headers = "", False
+
+    assert node.start()["cause"] == "kernel_headers_missing"
+
+
+def test_packages_without_modules_for_this_kernel_are_named(node: Programs) -> None:
+    """Signed modules of another kernel."""
+    node.file, node.dkms = "", False
+
+    assert node.start()["cause"] == "not_installed"
+
+
+def test_nouveau_is_unloaded_or_named(node: Programs) -> None:
+    """A console may use it; then only a reboot helps."""
+    node.loaded = {"nouveau"}
+    assert node.start()["ok"]
+    assert "nouveau" not in node.loaded
+
+    node.loaded = node.in_use = {"nouveau"}
+    outcome = node.start()
+    assert (outcome["ok"], outcome["cause"]) == (False, "nouveau")
+    assert "Reboot" in outcome["remedy"]
+
+
+def test_another_version_is_replaced_only_with_consent(node: Programs) -> None:
+    """Modules and the services that use them, in the order of their dependencies."""
+    node.loaded, node.loaded_version, node.version = {"nvidia", "nvidia_uvm"}, "535.1", "580.1"
+    outcome = node.start(disruptive=False)
+    assert (outcome["ok"], outcome["cause"]) == (False, "reboot")
+    assert node.loaded == {"nvidia", "nvidia_uvm"}
+
+    assert node.start(disruptive=True)["ok"]
+    unloaded = [line for line in node.said if line.startswith("rmmod")]
+    assert unloaded == ["rmmod nvidia_uvm", "rmmod nvidia"]
+    assert "systemctl start nvidia-fabricmanager.service" in node.said
+
+
+def test_a_driver_in_use_is_replaced_by_a_reboot(node: Programs) -> None:
+    """The stopped services run again until then."""
+    node.loaded = node.in_use = {"nvidia"}
+    node.loaded_version, node.version = "535.1", "580.1"
+    outcome = node.start(disruptive=True)
+
+    assert (outcome["ok"], outcome["cause"]) == (False, "reboot")
+    assert f"systemctl start {module.UNIT}" in node.said
+
+
+# The role's expressions
+
+
+def role(facts: dict[str, Any] | None = None, **variables: Any) -> Role:
+    """Return the role on a node after its probe."""
+    usual = {
+        "gpus": ["20b2"],
+        "loaded": "",
+        "installed": "",
+        "stale": False,
+        "secure_boot": False,
+        "certificate": False,
+        "enrolled": False,
+    }
+    platform = {
+        "kind": "metal",
+        "kernel": "6.1.0",
+        "modules_loadable": True,
+        "gpus": 1,
+        "packages": PACKAGES,
+        "jobs": [],
+        **variables.pop("platform_node", {}),
+    }
+    return Role(
+        "nvidia_driver",
+        inventory_hostname="gpu1",
+        platform_node=platform,
+        __nvidia_driver_probe={"facts": usual | (facts or {})},
+        **DEBIAN | {"nvidia_driver_source": "distribution", "__platform_disruptive": False} | variables,
+    )
+
+
+CHECKS = {
+    "driver": "Check that there is a driver for the node",
+    "signature": "Check that the kernel accepts the modules",
+    "jobs": "Check that no job uses the driver that would be replaced",
+}
+
+
+def test_a_usual_node_passes_the_preflight() -> None:
+    """And gets the packages of its system."""
+    one = role()
+
+    assert all(one.holds("preflight", name) for name in CHECKS.values())
+    assert one.value("__nvidia_driver_managed") is True
+    assert one.value("__nvidia_driver_choice.packages")[0] == "nvidia-open-kernel-dkms"
+    assert one.value("__nvidia_driver_choice.optional") == ["linux-headers-6.1.0", "linux-headers-amd64"]
+
+
+def test_the_default_manages_nothing() -> None:
+    """No probe, no files, no repository, no packages."""
+    one = role(nvidia_driver_source="present")
+
+    for name in ("__nvidia_driver_requested", "__nvidia_driver_possible", "__nvidia_driver_managed"):
+        assert one.value(name) is False
+    assert one.value("__nvidia_driver_own_repositories") == []
+    assert one.value("__nvidia_driver_reductions") == []
+
+
+def test_a_refusal_names_variable_problem_and_remedy() -> None:
+    """Before anything is installed."""
+    one = role({"gpus": ["2901"]})
+
+    assert not one.holds("preflight", CHECKS["driver"])
+    assert one.says("preflight", CHECKS["driver"]).startswith(
+        "gpu1: nvidia_driver_branch: driver 535 does not support Blackwell (since 570.133.20). Choose"
+    )
+
+
+def test_secure_boot_refuses_modules_that_nobody_signed_for() -> None:
+    """With the commands; an enrolled certificate passes."""
+    locked = {"secure_boot": True, "certificate": True}
+    one = role(locked)
+
+    assert not one.holds("preflight", CHECKS["signature"])
+    assert "mokutil --import /var/lib/dkms/mok.pub" in one.says("preflight", CHECKS["signature"])
+    missing = role(locked | {"certificate": False}).says("preflight", CHECKS["signature"])
+    assert "dkms generate_mok" in missing
+    assert role(locked | {"enrolled": True}).holds("preflight", CHECKS["signature"])
+
+
+def test_secure_boot_accepts_the_systems_own_signed_modules() -> None:
+    """Ubuntu's need no key of the site."""
+    ubuntu = systems(roles_folder())["ubuntu_24.04"]
+    one = role({"secure_boot": True}, **ubuntu, platform_node={"packages": {"linux-image-generic": "6.8"}})
+
+    assert one.holds("preflight", CHECKS["signature"])
+
+
+def test_a_loaded_driver_is_not_replaced_under_a_job() -> None:
+    """Unless nothing changes, or the operator consents."""
+    loaded, busy = {"loaded": "530.1"}, {"jobs": ["process 1 holds /dev/nvidia0"]}
+
+    assert not role(loaded, platform_node=busy).holds("preflight", CHECKS["jobs"])
+    assert "process 1 holds /dev/nvidia0" in role(loaded, platform_node=busy).says("preflight", CHECKS["jobs"])
+    assert role(platform_node=busy).holds("preflight", CHECKS["jobs"])
+    assert role(loaded).holds("preflight", CHECKS["jobs"])
+    assert role(loaded, platform_node=busy, __platform_disruptive=True).holds("preflight", CHECKS["jobs"])
+    every = dict.fromkeys(role().value("__nvidia_driver_choice.packages"), "1")
+    assert role(loaded, platform_node=busy | {"packages": PACKAGES | every}).holds("preflight", CHECKS["jobs"])
+
+
+@pytest.mark.parametrize(
+    ("facts", "variables", "reduction"),
+    [
+        ({"gpus": []}, {}, "skipped: the node has no NVIDIA GPU"),
+        (
+            {},
+            {"platform_node": {"modules_loadable": False, "kind": "container"}},
+            "skipped: a container node cannot load",
+        ),
+        ({}, {"platform_node": {"modules_loadable": False}}, "skipped: this node has no /lib/modules/6.1.0"),
+        (
+            {"gpus": []},
+            {
+                "nvidia_driver_without_gpu_enabled": True,
+                "__nvidia_driver_result": {
+                    "outcome": {"ok": True, "cause": "no_device", "explanation": "no NVIDIA device: x"}
+                },
+            },
+            "no NVIDIA device: x",
+        ),
+    ],
+)
+def test_a_receipt_has_what_the_node_does_not_get(
+    facts: dict[str, Any], variables: dict[str, Any], reduction: str
+) -> None:
+    """Each with its cause."""
+    [text] = role(facts, **variables).value("__nvidia_driver_reductions")
+
+    assert text.startswith(reduction)
+
+
+def test_the_driver_is_loaded_at_boot_only_where_a_gpu_is() -> None:
+    """Elsewhere systemd would report a failed unit."""
+    with_gpu = role().value("__nvidia_driver_files")
+    without = role({"gpus": []}, nvidia_driver_without_gpu_enabled=True).value("__nvidia_driver_files")
+
+    assert "blacklist nouveau\noptions nouveau modeset=0\n" in with_gpu[0]["content"]
+    assert with_gpu[1]["content"].endswith("\nnvidia\nnvidia_uvm\n")
+    assert [with_gpu[1]["state"], without[1]["state"]] == ["file", "absent"]
+
+
+@pytest.mark.parametrize(
+    ("source", "uri", "expected"),
+    [
+        ("distribution", "", []),
+        ("cuda", "", ["https://developer.download.nvidia.com/compute/cuda/repos/rhel9/x86_64"]),
+        ("cuda", "https://m/x", ["https://m/x"]),
+        ("file", "https://m/x", ["https://m/x"]),
+    ],
+)
+def test_the_repository_is_that_of_the_plan(source: str, uri: str, expected: list[str]) -> None:
+    """Plan and role name the same address and key."""
+    el = systems(roles_folder())["el_9"]
+    one = role(**el, nvidia_driver_source=source, nvidia_driver_repository_uri=uri, nvidia_driver_repository_key="KEY")
+    own = one.value("__nvidia_driver_own_repositories")
+
+    assert [item["uris"].strip() for item in own] == expected
+    assert all((item["key"], item["suites"]) == ("KEY", "/") for item in own)
+
+
+def test_the_results_are_valid_json() -> None:
+    """Choices are tuples with names; Ansible gets plain data."""
+    assert json.loads(json.dumps(role().value("__nvidia_driver_choice")))["branch"] == "535"
