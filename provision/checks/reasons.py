@@ -230,7 +230,7 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         ),
     ),
     "nvidia_driver.modules": (
-        "the NVIDIA driver fits the GPUs (open or proprietary kernel modules, branch), and the installed version is loaded",
+        "the NVIDIA driver fits the GPUs (kernel modules and branch), and the installed version is loaded",
         (
             "fail where the inventory requests a driver (`nvidia_driver_source`), else warn; warn for a requested "
             "driver on a node without an NVIDIA device; skip without GPUs, and on a container node"

@@ -78,7 +78,7 @@ for tree in /var/lib/dkms/nvidia*/[0-9]*; do
   for module in "$tree/$PROBE_RELEASE"/*/module/*.ko*; do [ ! -e "$module" ] || built=yes; done
   echo "tree=${name##*/} $version $built"
   [ $built = yes ] || [ ! -r "$tree/build/make.log" ] ||
-    grep -E 'rror|fatal|No such file|annot|not found|No space' "$tree/build/make.log" | head -n 20 |
+    grep -E 'error: |\*\*\* |: No such file|: cannot |not found|No space left' "$tree/build/make.log" | head -n 20 |
     while IFS= read -r line; do echo "make=$line"; done
 done
 if [ -n "$some" ]; then

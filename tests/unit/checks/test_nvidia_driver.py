@@ -43,8 +43,10 @@ def gpu(*devices: str) -> dict[str, Any]:
 
 
 BUILD = (
-    "/var/lib/dkms/nvidia-current-open/535.261.03/build/nvidia/nv-mmap.c:466:21: error: assignment of read-only member "
-    "'vm_flags'",
+    (
+        "/var/lib/dkms/nvidia-current-open/535.261.03/build/nvidia/nv-mmap.c:466:21: error: assignment of read-only "
+        "member 'vm_flags'"
+    ),
     "make[3]: *** [/usr/src/linux-headers-6.3.0-common/scripts/Makefile.build:257: nv-mmap.o] Error 1",
 )
 BROKEN_BUILD = {"trees": (DkmsTree("nvidia-current-open", "535.261.03", built=False, errors=BUILD),)}

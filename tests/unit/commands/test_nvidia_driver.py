@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -115,7 +116,7 @@ def test_every_row_of_chips_has_a_product_and_rows_do_not_overlap() -> None:
     tested = {chip_of(device) for device, *_ in PRODUCTS}
 
     assert set(CHIPS) == tested
-    assert all(one.last < other.first for one, other in zip(CHIPS, CHIPS[1:], strict=False))
+    assert all(one.last < other.first for one, other in pairwise(CHIPS))
     assert all(one.first <= one.last for one in CHIPS)
 
 

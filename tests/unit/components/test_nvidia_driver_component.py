@@ -138,9 +138,9 @@ def test_a_return_to_present_is_one_step_that_touches_nothing() -> None:
 
 def problems(system: str = "debian_12", facts: Any = FACTS, **variables: Any) -> list[tuple[str, str]]:
     """Return variable and problem of everything that is wrong."""
-    found = setting_problems(ROLE, DEFAULTS | variables, facts, SYSTEMS[system])
-    assert all(one.remedy for one in found)
-    return [(one.object, one.problem) for one in found]
+    wrong = setting_problems(ROLE, DEFAULTS | variables, facts, SYSTEMS[system])
+    assert all(one.remedy for one in wrong)
+    return [(one.object, one.problem) for one in wrong]
 
 
 def with_gpus(*devices: str) -> Any:
@@ -152,7 +152,7 @@ def with_gpus(*devices: str) -> Any:
 
 def test_a_default_inventory_has_no_problem_on_any_system() -> None:
     """The default changes nothing, so that every system has it."""
-    assert {system: problems(system) for system in SYSTEMS} == dict.fromkeys(SYSTEMS, [])
+    assert {system: problems(system) for system in SYSTEMS} == {system: [] for system in SYSTEMS}
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,8 @@ def tree(tmp_path: Path) -> Path:
     (build.parent / "source").mkdir()
     (build / "make.log").write_text(
         "DKMS make.log for nvidia-current-open-535.261.03 for kernel 6.1.0 (x86_64)\n"
-        "  CC [M]  /build/nvidia/nv.o\n"
+        "   gcc-12 -Wp,-MMD,/build/nvidia/.nv.o.d -Wall -Werror=implicit-function-declaration -Werror=date-time nv.c\n"
+        "#define NV_IS_EXPORT_SYMBOL_PRESENT_drm_error 0\n"
         "/build/nvidia/nv.c:12:5: error: too few arguments to function 'get_user_pages'\n"
         "make[2]: *** [/build/nvidia/nv.o] Error 1\n"
     )
@@ -120,7 +121,10 @@ def test_a_failed_build_has_the_line_of_the_compiler(tree: Path) -> None:
     """A build for the running kernel ends that."""
     [failed] = looked(tree).trees
     assert (failed.name, failed.version, failed.built) == ("nvidia-current-open", "535.261.03", False)
-    assert failed.errors[0].endswith("error: too few arguments to function 'get_user_pages'")
+    assert [line.partition("/build/nvidia/")[2] for line in failed.errors] == [
+        "nv.c:12:5: error: too few arguments to function 'get_user_pages'",
+        "nv.o] Error 1",
+    ]
 
     modules = tree / "var/lib/dkms/nvidia-current-open/535.261.03/6.1.0/x86_64/module"
     modules.mkdir(parents=True)

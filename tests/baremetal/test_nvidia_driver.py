@@ -1,0 +1,183 @@
+"""The driver of Debian on a machine without a GPU: real packages, a real build by DKMS, and a module without a device."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import Done, Provision
+
+LAB = f"driver{os.getpid()}"
+NODE = f"{LAB}-1"
+ONLY = ("--only", "base_system", "--only", "nvidia_driver")
+SOURCES = "/etc/apt/sources.list.d/debian.sources"
+FILE = "/etc/modprobe.d/provision-nvidia-driver.conf"
+MODULE = "nvidia-current-open"
+"""Debian's name of the file of the open kernel module."""
+REQUEST = {"nvidia_driver_source": "distribution", "nvidia_driver_without_gpu_enabled": True}
+IN_INITRAMFS = f"lsinitramfs /boot/initrd.img-$(uname -r) | grep -c {FILE.lstrip('/')} || true"
+INSTALLED = "dpkg-query -W -f '${db:Status-Abbrev} ${Package}\\n' | grep -E '^i.*(nvidia|libcuda)' || true"
+
+pytestmark = pytest.mark.long
+
+
+@dataclass(frozen=True)
+class Node:
+    """One virtual machine and an inventory of its own."""
+
+    provision: Provision
+    inventory: Path
+
+    def shell(self, command: str) -> str:
+        """Run a command on the node; it must succeed."""
+        return self.provision.ok("lab", "ssh", LAB, NODE, "--", command).out.strip()
+
+    def settings(self, **variables: Any) -> None:
+        """Set variables of the inventory, and no others."""
+        (self.inventory / "group_vars/all.yml").write_text(json.dumps(variables))
+
+    def call(self, verb: str, *words: str) -> Done:
+        """Run a verb with this inventory."""
+        return self.provision(verb, "-i", str(self.inventory), "--json", *words)
+
+    def step(self) -> dict[str, Any] | None:
+        """Return the role's step of a plan."""
+        [plan] = self.call("plan", *ONLY).document["nodes"]
+        return next((one for one in plan["steps"] if one["role"] == "nvidia_driver"), None)
+
+    def checks(self) -> dict[str, dict[str, Any]]:
+        """Return the results of verify by id; roles that were not applied fail there."""
+        [node] = self.call("verify").document["nodes"]
+        return {one["id"]: one for one in node["checks"]}
+
+
+@pytest.fixture(scope="module")
+def node(provision: Provision) -> Iterator[Node]:
+    """A machine without a GPU; none is SIMULATED either."""
+    try:
+        provision.ok("lab", "up", LAB, "--driver", "vm", "--nodes", "1", "--system", "debian12")
+        inventory = provision.folder / "inventories/driver"
+        (inventory / "group_vars").mkdir(parents=True)
+        shutil.copy(provision.ok("lab", "inventory", LAB).out.strip(), inventory / "hosts.yml")
+        yield Node(provision, inventory)
+    finally:
+        down = provision("lab", "down", LAB)
+    assert down.code == 0, str(down)
+
+
+@pytest.fixture(scope="module")
+def before(node: Node) -> dict[str, str]:
+    """The state of the bare node."""
+    return {
+        "initramfs": node.shell(IN_INITRAMFS),
+        "installed": node.shell(INSTALLED),
+        "headers": node.shell("ls /usr/src"),
+    }
+
+
+def test_without_a_request_the_driver_is_no_step(node: Node, before: dict[str, str]) -> None:
+    """The default is `present`."""
+    assert before["initramfs"] == "0"
+    assert before["installed"] == ""
+    node.settings()
+
+    assert node.step() is None
+    assert node.checks()["nvidia_driver.modules"]["code"] == "gpu.none"
+
+
+def test_sources_without_the_driver_are_refused_with_the_remedy(node: Node, before: dict[str, str]) -> None:
+    """The sections contrib and non-free are not Debian's default."""
+    assert before
+    node.settings(**REQUEST)
+    refused = node.call("apply", "--yes", *ONLY)
+
+    assert refused.code != 0, str(refused)
+    assert "nvidia-open-kernel-dkms" in str(refused)
+    assert "non-free-firmware" in str(refused)
+    assert node.shell(INSTALLED) == ""
+
+
+@pytest.fixture(scope="module")
+def installed(node: Node, before: dict[str, str]) -> Node:
+    """The node after an apply that installed and built the driver."""
+    assert before
+    node.settings(**REQUEST)
+    node.shell(f"sed -i 's/^Components:.*/Components: main contrib non-free non-free-firmware/' {SOURCES}")
+    node.shell("apt-get -qq update")
+    done = node.call("apply", "--yes", *ONLY)
+    assert done.code == 0, str(done)
+    return node
+
+
+def test_the_open_modules_are_built_by_dkms(installed: Node) -> None:
+    """From Debian's own sources, for the running kernel."""
+    assert installed.shell(f"modinfo -F version {MODULE}").startswith("535.")
+    assert installed.shell(f"modinfo -F license {MODULE}") == "Dual MIT/GPL"
+    assert installed.shell(f"modinfo -F vermagic {MODULE}").startswith(installed.shell("uname -r"))
+    assert "SIMULATED" not in installed.shell(f"modinfo {MODULE}")
+    assert "installed" in installed.shell("dkms status nvidia-current-open")
+
+
+def test_a_module_without_a_device_is_reported_as_that(installed: Node) -> None:
+    """By the kernel's and modprobe's words, the receipt and verify; nothing else is wrong with the driver."""
+    version = installed.shell(f"modinfo -F version {MODULE}")
+    assert "No such device" in installed.shell("modprobe nvidia 2>&1 || true")
+    assert "NVRM: No NVIDIA GPU found." in installed.shell("dmesg | grep NVRM | tail -n 1")
+    assert "couldn't communicate with the NVIDIA driver" in installed.shell("nvidia-smi 2>&1 || true")
+    receipt = json.loads(installed.shell("cat /var/lib/provision/receipts/nvidia_driver.json"))
+    assert receipt["reductions"] == [
+        f"no NVIDIA device: driver {version} is installed for kernel {installed.shell('uname -r')}, and does not load "
+        "without one"
+    ]
+
+    checks = installed.checks()
+    own = {name: one for name, one in checks.items() if name.startswith("nvidia_driver.")}
+    assert own["nvidia_driver.modules"]["code"] == "nvidia_driver.modules.no_device"
+    assert own["nvidia_driver.build"]["status"] == "pass"
+    assert [name for name, one in own.items() if one["status"] == "fail"] == []
+    assert checks["gpu.driver"]["code"] == "gpu.none"
+
+
+def test_nouveau_is_out(installed: Node) -> None:
+    """On the disk and in the initramfs."""
+    assert "blacklist nouveau" in installed.shell(f"cat {FILE}")
+    assert installed.shell(IN_INITRAMFS) == "1"
+    assert "nouveau" not in installed.shell("cut -d' ' -f1 /proc/modules").split()
+    assert installed.checks()["nvidia_driver.nouveau"]["status"] == "pass"
+
+
+def test_a_second_apply_changes_nothing_before_and_after_a_reboot(installed: Node) -> None:
+    """No unit fails at boot for want of a GPU."""
+    for reboot in (False, True):
+        if reboot:
+            installed.provision.ok("lab", "reboot", LAB, NODE)
+            installed.shell("systemctl is-system-running --wait || true")
+        assert installed.step() is None
+        [node] = installed.call("apply", "--yes", *ONLY).document["nodes"]
+        assert node["status"] == "unchanged"
+        assert "nvidia" not in installed.shell("systemctl list-units --failed --plain --no-legend")
+
+
+def test_a_reset_removes_everything(installed: Node, before: dict[str, str]) -> None:
+    """Packages, modules, files, and nouveau's line in the initramfs."""
+    done = installed.call("reset", "--yes")
+    assert done.code == 0, str(done)
+
+    assert installed.shell(INSTALLED) == before["installed"]
+    assert installed.shell(IN_INITRAMFS) == before["initramfs"]
+    assert installed.shell("ls /usr/src") == before["headers"]
+    assert (
+        installed.shell(
+            "find /lib/modules -name 'nvidia*' -path '*dkms*'; ls -d /var/lib/dkms/nvidia* 2>/dev/null || true"
+        )
+        == ""
+    )
+    assert installed.shell(f"test -e {FILE} || echo gone") == "gone"
+    assert installed.shell("getent passwd nvpd || echo gone") == "gone"
