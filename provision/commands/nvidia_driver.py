@@ -92,6 +92,19 @@ def chip_of(device: str) -> Chip | None:
     return next((chip for chip in CHIPS if chip.first <= number <= chip.last), None)
 
 
+FABRICS: Mapping[str, str] = {"nvswitch": "NVLink switches", "nvlink5": "NVLink 5 (HGX B200)"}
+NVLINK5_DEVICES = ("2901",)
+"""HGX B200, whose switches are managed over InfiniBand and are no NVIDIA devices on the PCI bus. The device ID of HGX
+B300 is in none of the sources."""
+
+
+def fabric_of(devices: Iterable[str], *, has_switches: bool) -> str:
+    """Return the fabric that a machine's GPUs need: ``nvswitch``, ``nvlink5`` or none."""
+    if any(device.removeprefix("0x") in NVLINK5_DEVICES for device in devices):
+        return "nvlink5"
+    return "nvswitch" if has_switches else ""
+
+
 class Refusal(NamedTuple):
     """Why a node does not get the requested driver."""
 
@@ -210,6 +223,8 @@ class Choice(NamedTuple):
     """Packages that are installed if a repository has them: headers of the kernels."""
     streams: tuple[str, ...] = ()
     """Module streams of dnf that have to be enabled."""
+    fabric: str = ""
+    """``nvswitch`` or ``nvlink5`` if the node needs a fabric manager."""
     refusal: Refusal | None = None
 
 
@@ -219,6 +234,8 @@ def choose(
     devices: Sequence[str],
     kernel: str,
     installed: Iterable[str],
+    *,
+    has_switches: bool = False,
 ) -> Choice:
     """Return the driver for a node, or why it gets none.
 
@@ -228,6 +245,7 @@ def choose(
         devices: PCI device IDs of the node's GPUs.
         kernel: release of the running kernel.
         installed: names of the installed packages.
+        has_switches: whether NVLink switches are on the PCI bus.
     """
     table = system.get("__platform_nvidia_driver", {})
     refusal = system_refusal(settings, table, str(system.get("__platform_title", "the system")))
@@ -238,6 +256,11 @@ def choose(
         return Choice(refusal=flavor)
     branch = settings["branch"] or entry["branch"]
     refusal = branch_refusal(branch, flavor, devices)
+    fabric = fabric_of(devices, has_switches=has_switches)
+    if not refusal and fabric and not entry.get(fabric):
+        problem = f"{system.get('__platform_title')} has no fabric manager in its {settings['source']} packages"
+        remedy = "Choose another nvidia_driver_source, or install driver and fabric manager yourself and set `present`."
+        refusal = Refusal("nvidia_driver_source", f"{problem} for machines with {FABRICS[fabric]}", remedy)
     if not refusal and not entry.get(flavor):
         problem = (
             f"{system.get('__platform_title')} has no {flavor} kernel modules in its {settings['source']} packages"
@@ -246,7 +269,7 @@ def choose(
     if refusal:
         return Choice(refusal=refusal)
     follow = {image: headers for image, headers in system["__platform_headers_follow"].items() if image in installed}
-    names = [name.replace("{branch}", branch) for name in entry[flavor]]
+    names = [name.replace("{branch}", branch) for name in (*entry[flavor], *entry.get(fabric, ()))]
     packages = [one for name in names for one in _of_images(name, list(follow))]
     if not packages or any("{image}" in name for name in packages):
         problem = "no package of a kernel is installed that the prebuilt modules follow"
@@ -260,6 +283,7 @@ def choose(
         tuple(dict.fromkeys(packages)),
         tuple(dict.fromkeys(headers)) if entry["build"] == "dkms" else (),
         tuple(name.replace("{branch}", branch) for key, name in entry.get("streams", {}).items() if key == flavor),
+        fabric,
     )
 
 
@@ -273,7 +297,9 @@ def _of_images(name: str, images: Sequence[str]) -> list[str]:
 def _choice(
     facts: Mapping[str, Any], settings: Mapping[str, str], system: Mapping[str, Any], node: Mapping[str, Any]
 ) -> dict[str, Any]:
-    choice = choose(settings, system, facts["gpus"], node["kernel"], node["packages"])
+    choice = choose(
+        settings, system, facts["gpus"], node["kernel"], node["packages"], has_switches=facts["has_switches"]
+    )
     refusal = choice.refusal or Refusal("", "", "")
     return {**choice._asdict(), "refusal": refusal._asdict() if choice.refusal else {}}
 

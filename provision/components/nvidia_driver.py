@@ -44,6 +44,10 @@ def _devices(facts: NodeFacts) -> tuple[str, ...]:
     return () if isinstance(facts.nvidia_driver, Unknown) else tuple(one.device for one in facts.nvidia_driver.gpus)
 
 
+def _has_switches(facts: NodeFacts) -> bool:
+    return not isinstance(facts.nvidia_driver, Unknown) and bool(facts.nvidia_driver.switches)
+
+
 def _choice(variables: Variables, system: Variables, facts: NodeFacts) -> Choice | None:
     """Return the driver of the node; None where the role installs none, or only Ansible can say which."""
     names = (_SOURCE, "nvidia_driver_flavor", "nvidia_driver_branch")
@@ -51,7 +55,14 @@ def _choice(variables: Variables, system: Variables, facts: NodeFacts) -> Choice
     if not known or not system or not _gets_driver(variables, facts) or isinstance(facts.system, Unknown):
         return None
     installed = {} if isinstance(facts.packages, Unknown) else facts.packages
-    return choose(_settings_of(variables), system, _devices(facts), facts.system.kernel, installed)
+    return choose(
+        _settings_of(variables),
+        system,
+        _devices(facts),
+        facts.system.kernel,
+        installed,
+        has_switches=_has_switches(facts),
+    )
 
 
 def _is_loaded(facts: NodeFacts) -> bool:

@@ -1,4 +1,4 @@
-"""The driver of Debian on a machine without a GPU: real packages, a real build by DKMS, and a module without a device."""
+"""The driver of Debian on a machine without a GPU: real packages, a real build by DKMS, a module without a device."""
 
 from __future__ import annotations
 
@@ -132,10 +132,10 @@ def test_a_module_without_a_device_is_reported_as_that(installed: Node) -> None:
     assert "NVRM: No NVIDIA GPU found." in installed.shell("dmesg | grep NVRM | tail -n 1")
     assert "couldn't communicate with the NVIDIA driver" in installed.shell("nvidia-smi 2>&1 || true")
     receipt = json.loads(installed.shell("cat /var/lib/provision/receipts/nvidia_driver.json"))
-    assert receipt["reductions"] == [
-        f"no NVIDIA device: driver {version} is installed for kernel {installed.shell('uname -r')}, and does not load "
-        "without one"
-    ]
+    [reduction] = receipt["reductions"]
+    assert reduction.startswith(
+        f"no NVIDIA device: driver {version} is installed for kernel {installed.shell('uname -r')}"
+    )
 
     checks = installed.checks()
     own = {name: one for name, one in checks.items() if name.startswith("nvidia_driver.")}
@@ -154,7 +154,7 @@ def test_nouveau_is_out(installed: Node) -> None:
 
 
 def test_a_second_apply_changes_nothing_before_and_after_a_reboot(installed: Node) -> None:
-    """No unit fails at boot for want of a GPU."""
+    """No unit of the driver fails at boot without a GPU."""
     for reboot in (False, True):
         if reboot:
             installed.provision.ok("lab", "reboot", LAB, NODE)

@@ -20,6 +20,11 @@ module = load("nvidia_driver", "nvidia_driver")
 KERNEL = os.uname().release
 NO_DEVICE = "[   11.9] NVRM: No NVIDIA GPU found.\n"
 MODPROBE = "modprobe: ERROR: could not insert 'nvidia_current_open': No such device\n"
+JOURNAL = (
+    "Starting NVIDIA fabric manager service...\n"
+    "fabric manager NVIDIA GPU driver interface version 580.95.05 don't match with driver version 580.82.07. "
+    "Please update with matching NVIDIA driver package.\n"
+)
 COMPILER = "/build/nvidia/nv-mmap.c:466:21: error: assignment of read-only member 'vm_flags'\n"
 DEBIAN = systems(roles_folder())["debian_12"]
 PACKAGES = {"linux-image-amd64": "6.1"}
@@ -49,6 +54,7 @@ def test_gpus_are_read_from_the_bus(tmp_path: Path) -> None:
     card(tmp_path, "0000:1d:00.0", "0x1db5", "0x030000")
 
     assert module.gpus(str(tmp_path)) == ["20b2", "1db5"]
+    assert module.devices("0x0680", str(tmp_path)) == ["1af1"]
 
 
 @pytest.mark.parametrize(
@@ -181,12 +187,14 @@ class Programs:
         self.dkms, self.headers = True, True
         self.modprobe: tuple[int, str, str] = (0, "", "")
         self.in_use: set[str] = set()
+        self.recorded: list[str] = []
+        self.failing: set[str] = set()
         for name, value in {
             "gpus": lambda: self.gpus,
             "is_loaded": lambda name: name in self.loaded,
             "module_file": lambda _kernel: self.file,
             "installed_version": lambda _module, path: self.version if path else "",
-            "record_module": lambda _name: None,
+            "record_module": self.recorded.append,
             "record_unit": lambda _module, _name: None,
         }.items():
             monkeypatch.setattr(module, name, value)
@@ -196,7 +204,7 @@ class Programs:
         )
         monkeypatch.setattr(module.os.path, "isdir", lambda path: self.headers if path.endswith("/build") else True)
         monkeypatch.setattr(module.glob, "glob", lambda _pattern: [str(path) for path in tmp_path.glob("make.log")])
-        self.params: dict[str, Any] = {"persistence": True, "disruptive": False}
+        self.params: dict[str, Any] = {"persistence": True, "disruptive": False, "fabric": ""}
         self.run_command_environ_update: dict[str, str] = {}
 
     def get_bin_path(self, name: str) -> str | None:
@@ -215,6 +223,10 @@ class Programs:
             self.log += log
             self.loaded |= {words[1].replace("-", "_")} if code == 0 else set()
             return code, "", errors
+        if words[0] == "journalctl":
+            return 0, JOURNAL, ""
+        if words[0] == "systemctl" and words[-1] in self.failing:
+            return 3, "", ""
         if words[:2] == ["systemctl", "show"]:
             return 0, "".join(f"{key}={value}\n" for key, value in self.unit.items()), ""
         return 0, "", ""
@@ -369,6 +381,32 @@ def test_a_driver_in_use_is_replaced_by_a_reboot(node: Programs) -> None:
     assert f"systemctl start {module.UNIT}" in node.said
 
 
+@pytest.mark.parametrize("fabric", ["", "nvswitch", "nvlink5"])
+def test_the_fabric_manager_is_started_after_the_driver(node: Programs, fabric: str) -> None:
+    """On B200 after ib_umad; a running one stays."""
+    node.failing = {module.FABRIC_UNIT}
+    node.start(fabric=fabric)
+    started = [line for line in node.said if module.FABRIC_UNIT in line]
+    assert bool(started) == bool(fabric)
+    assert ("modprobe ib_umad" in node.said) == ("ib_umad" in node.recorded) == (fabric == "nvlink5")
+    if fabric:
+        assert node.said.index("modprobe nvidia") < node.said.index(started[0])
+
+    node.failing, node.said = set(), []
+    assert node.start(fabric=fabric)["ok"]
+    assert [line for line in node.said if f"start {module.FABRIC_UNIT}" in line] == []
+
+
+def test_a_fabric_manager_of_another_version_is_named_by_its_own_words(node: Programs) -> None:
+    """It ends at once."""
+    node.failing = {module.FABRIC_UNIT}
+    outcome = node.start(fabric="nvswitch")
+
+    assert (outcome["ok"], outcome["cause"]) == (False, "fabric_manager")
+    assert "580.95.05 don't match with driver version 580.82.07" in outcome["evidence"]
+    assert "exactly the version of the driver" in outcome["remedy"]
+
+
 # The role's expressions
 
 
@@ -376,6 +414,7 @@ def role(facts: dict[str, Any] | None = None, **variables: Any) -> Role:
     """Return the role on a node after its probe."""
     usual = {
         "gpus": ["20b2"],
+        "has_switches": False,
         "loaded": "",
         "installed": "",
         "stale": False,
@@ -510,6 +549,18 @@ def test_the_driver_is_loaded_at_boot_only_where_a_gpu_is() -> None:
     assert "blacklist nouveau\noptions nouveau modeset=0\n" in with_gpu[0]["content"]
     assert with_gpu[1]["content"].endswith("\nnvidia\nnvidia_uvm\n")
     assert [with_gpu[1]["state"], without[1]["state"]] == ["file", "absent"]
+
+
+def test_a_machine_with_switches_starts_its_fabric_manager_at_boot() -> None:
+    """On B200 ib_umad is loaded first."""
+    ubuntu = systems(roles_folder())["ubuntu_24.04"] | {"platform_node": {"packages": {"linux-image-generic": "6.8"}}}
+    switches = role({"has_switches": True}, **ubuntu)
+    b200 = role({"gpus": ["2901"]}, **ubuntu, nvidia_driver_source="cuda")
+    units = ["nvidia-persistenced.service", "nvidia-fabricmanager.service"]
+
+    assert [one.value("__nvidia_driver_units") for one in (role(), switches, b200)] == [units[:1], units, units]
+    assert "ib_umad" not in switches.value("__nvidia_driver_files")[1]["content"]
+    assert b200.value("__nvidia_driver_files")[1]["content"].endswith("\nib_umad\nnvidia\nnvidia_uvm\n")
 
 
 @pytest.mark.parametrize(

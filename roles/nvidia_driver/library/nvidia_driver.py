@@ -15,6 +15,7 @@ options:
   initramfs: {description: 'action=initramfs: the command that rebuilds it.', type: list, elements: str, default: []}
   files: {description: 'action=initramfs: files that it contains.', type: list, elements: path, default: []}
   persistence: {description: 'action=start: whether the persistence daemon runs.', type: bool, default: false}
+  fabric: {description: 'action=start: nvswitch or nvlink5 if the fabric manager runs.', type: str, default: ""}
   disruptive: {description: 'action=start: whether a loaded driver may be replaced.', type: bool, default: false}
 author: [provision]
 """
@@ -35,7 +36,8 @@ VFIO = "/sys/bus/pci/drivers/vfio-pci"
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-*"
 TRUSTED = ("/sys/firmware/efi/efivars/db-*", "/sys/firmware/efi/efivars/MokListRT*")
 UNIT = "nvidia-persistenced.service"
-SERVICES = (UNIT, "nvidia-fabricmanager.service", "nvidia-dcgm.service", "dcgm.service")
+FABRIC_UNIT = "nvidia-fabricmanager.service"
+SERVICES = (UNIT, FABRIC_UNIT, "nvidia-dcgm.service", "dcgm.service")
 MODULES = ("nvidia_peermem", "nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia")
 REBUILT = "/var/lib/provision/nvidia_driver/initramfs"  # the checksum of the files of the last rebuild
 FILE = re.compile(r"^(\S*/)?nvidia([-_](current|legacy|tesla)([-_][0-9]+(xx)?)?([-_]open)?)?\.ko(\.(xz|zst|gz))?:")
@@ -65,17 +67,22 @@ def data(path):
 
 def gpus(root="/"):
     """Return the PCI device IDs of the GPUs, without those of virtual machines."""
-    devices = []
+    return devices("0x030[02]", root)
+
+
+def devices(pattern, root="/"):
+    """Return the PCI device IDs of NVIDIA's devices of a class, without those of virtual machines."""
+    names = []
     for folder in sorted(glob.glob(root.rstrip("/") + DEVICES + "/*")):
         name = os.path.basename(folder)
         kind = text(folder + "/class").strip()
-        if text(folder + "/vendor").strip() != "0x10de" or not re.match("0x030[02]", kind):
+        if text(folder + "/vendor").strip() != "0x10de" or not re.match(pattern, kind):
             continue
         if os.path.exists(folder + "/physfn") or os.path.exists(f"{root.rstrip('/')}{VFIO}/{name}"):
             continue
         match = re.match("0x([0-9a-f]{4})$", text(folder + "/device").strip())
-        devices.append(match.group(1) if match else "")
-    return [device for device in devices if device]
+        names.append(match.group(1) if match else "")
+    return [name for name in names if name]
 
 
 def is_loaded(name, root="/"):
@@ -120,6 +127,7 @@ def look(module):
     certificate = module.params["certificate"]
     return {
         "gpus": gpus(),
+        "has_switches": bool(devices("0x0680")),
         "loaded": loaded,
         "installed": installed,
         "stale": bool(loaded and installed and loaded != installed),
@@ -182,7 +190,7 @@ class Start:
 
     def outcome(self):
         """Bring the driver to its desired state; return the outcome."""
-        failure = self._build() or self._unload_others() or self._load()
+        failure = self._build() or self._unload_others() or self._load() or self._fabric()
         self._daemon(running=self.module.params["persistence"] and not failure)
         return failure or result(ok=True)
 
@@ -275,6 +283,30 @@ class Start:
                 self._run(["systemctl", "start", name])
         return None
 
+    def _fabric(self):
+        """Start the fabric manager; it requires exactly the version of the driver."""
+        if not self.module.params["fabric"]:
+            return None
+        if self.module.params["fabric"] == "nvlink5" and not is_loaded("ib_umad"):
+            record_module("ib_umad")
+            self._run(["modprobe", "ib_umad"])
+        if self._run(["systemctl", "is-active", "--quiet", FABRIC_UNIT])[0] == 0:
+            return None
+        record_unit(self.module, FABRIC_UNIT)
+        self.changed = True
+        self._run(["systemctl", "--no-reload", "enable", FABRIC_UNIT])
+        code = self._run(["systemctl", "start", FABRIC_UNIT])[0]
+        if code == 0:
+            return None
+        lines = self._run(["journalctl", "-b", "-u", FABRIC_UNIT, "-n", "20", "-o", "cat"])[1].splitlines()
+        words = [line.strip() for line in lines if re.search("version|error|fail", line, re.IGNORECASE)] or lines
+        return result(
+            "fabric_manager",
+            "the fabric manager does not start",
+            f"Install it in exactly the version of the driver, then read `journalctl -b -u {FABRIC_UNIT}` on the node.",
+            words[0] if words else "",
+        )
+
     def _not_loaded(self, code, output, lines):
         cause = diagnose(dmesg="\n".join(lines), modprobe=output)
         version = installed_version(self.module, module_file(self.kernel))
@@ -323,6 +355,7 @@ def main():
             "initramfs": {"type": "list", "elements": "str", "default": []},
             "files": {"type": "list", "elements": "path", "default": []},
             "persistence": {"type": "bool", "default": False},
+            "fabric": {"type": "str", "default": ""},
             "disruptive": {"type": "bool", "default": False},
         },
         supports_check_mode=True,

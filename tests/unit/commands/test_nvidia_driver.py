@@ -80,6 +80,17 @@ PACKAGES = [
     ("el_9", "cuda", "open", "580", "dkms", ("nvidia-driver-cuda", "kmod-nvidia-open-dkms")),
     ("el_9", "cuda", "proprietary", "580", "dkms", ("nvidia-driver-cuda", "kmod-nvidia-latest-dkms")),
 ]
+_NVSWITCH = ("nvidia-fabricmanager", "libnvidia-nscq")
+FABRICS = [
+    ("ubuntu_22.04", "distribution", "nvswitch", ("nvidia-fabricmanager-580", "libnvidia-nscq-580")),
+    ("ubuntu_24.04", "distribution", "nvswitch", ("nvidia-fabricmanager-580", "libnvidia-nscq-580")),
+    ("ubuntu_22.04", "cuda", "nvswitch", _NVSWITCH),
+    ("ubuntu_24.04", "cuda", "nvswitch", _NVSWITCH),
+    ("el_8", "cuda", "nvswitch", _NVSWITCH),
+    ("el_9", "cuda", "nvswitch", _NVSWITCH),
+    ("ubuntu_22.04", "cuda", "nvlink5", ("nvlink5-580",)),
+    ("ubuntu_24.04", "cuda", "nvlink5", ("nvlink5-580",)),
+]
 IMAGES = {"debian": "linux-image-amd64", "ubuntu": "linux-image-generic", "el": "kernel-core"}
 
 
@@ -88,15 +99,15 @@ def settings(source: str = "distribution", flavor: str = "auto", branch: str = "
     return {"source": source, "flavor": flavor, "branch": branch}
 
 
-def chosen(system: str, *devices: str, **more: str) -> Choice:
+def chosen(system: str, *devices: str, has_switches: bool = False, **more: str) -> Choice:
     """Return the choice for a node with a usual kernel."""
     image = IMAGES[system.partition("_")[0]]
-    return choose(settings(**more), SYSTEMS[system], devices, "6.1.0-50-amd64", [image])
+    return choose(settings(**more), SYSTEMS[system], devices, "6.1.0-50-amd64", [image], has_switches=has_switches)
 
 
-def refused(system: str, *devices: str, **more: str) -> tuple[str, str]:
+def refused(system: str, *devices: str, has_switches: bool = False, **more: str) -> tuple[str, str]:
     """Return variable and problem of a refusal, which has a remedy."""
-    refusal = chosen(system, *devices, **more).refusal
+    refusal = chosen(system, *devices, has_switches=has_switches, **more).refusal
     assert refusal
     assert refusal.remedy
     return refusal.variable, refusal.problem
@@ -296,3 +307,52 @@ def test_a_source_without_a_flavor_is_refused() -> None:
 
     assert variable == "nvidia_driver_source"
     assert "no proprietary kernel modules" in problem
+
+
+@pytest.mark.parametrize(("system", "source", "fabric", "packages"), FABRICS)
+def test_a_machine_with_switches_gets_a_fabric_manager(
+    system: str, source: str, fabric: str, packages: tuple[str, ...]
+) -> None:
+    """In the transaction of the driver, so that both have one version; B200 by its device ID."""
+    device = {"nvswitch": "2330", "nvlink5": "2901"}[fabric]
+    choice = chosen(system, device, has_switches=fabric == "nvswitch", source=source)
+    without = chosen(system, "2330", source=source)
+
+    assert choice.fabric == fabric
+    assert choice.packages == (*without.packages, *packages)
+    assert without.fabric == ""
+
+
+def test_every_fabric_table_has_a_case() -> None:
+    """A new row of a system's file requires its own."""
+    rows = {
+        (system, source, fabric)
+        for system, variables in SYSTEMS.items()
+        for source, entry in variables["__platform_nvidia_driver"].items()
+        for fabric in ("nvswitch", "nvlink5")
+        if entry.get(fabric)
+    }
+
+    assert rows == {row[:3] for row in FABRICS}
+
+
+@pytest.mark.parametrize(
+    ("system", "device", "has_switches", "source", "words"),
+    [
+        ("debian_13", "2330", True, "distribution", "Debian 13 has no fabric manager"),
+        ("ubuntu_24.04", "2901", False, "distribution", "NVLink 5 (HGX B200)"),
+        ("el_9", "2901", False, "cuda", "NVLink 5 (HGX B200)"),
+    ],
+)
+def test_a_machine_with_switches_is_refused_where_there_is_no_fabric_manager(
+    system: str,
+    device: str,
+    has_switches: bool,
+    source: str,
+    words: str,
+) -> None:
+    """Its GPUs would not work without one."""
+    variable, problem = refused(system, device, has_switches=has_switches, source=source)
+
+    assert variable == "nvidia_driver_source"
+    assert words in problem

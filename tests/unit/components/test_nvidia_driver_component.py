@@ -233,3 +233,13 @@ def test_packages_and_files_are_those_of_the_choice() -> None:
     ):
         assert packages_of(ROLE, DEFAULTS | variables, SYSTEMS["debian_12"], facts) == ()
         assert list(files(DEFAULTS | variables, facts)) == []
+
+
+def test_a_machine_with_switches_gets_its_fabric_manager_or_is_refused() -> None:
+    """By the switches on the bus."""
+    driver = NvidiaDriver((NvidiaDevice("0000:17:00.0", "2330"),), (NvidiaDevice("0000:c3:00.0", "22a3"),))
+    facts = dataclasses.replace(FACTS, nvidia_driver=driver, packages={"linux-image-generic": "6.8"})
+
+    assert "nvidia-fabricmanager-580" in packages_of(ROLE, DEFAULTS | REQUEST, SYSTEMS["ubuntu_24.04"], facts)
+    [(variable, problem)] = problems("debian_12", facts, **REQUEST)
+    assert (variable, "no fabric manager" in problem) == ("nvidia_driver_source", True)
