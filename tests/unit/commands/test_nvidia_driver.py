@@ -347,7 +347,7 @@ def test_every_fabric_table_has_a_case() -> None:
 def test_a_machine_with_switches_is_refused_where_there_is_no_fabric_manager(
     system: str,
     device: str,
-    has_switches: bool,
+    has_switches: bool,  # noqa: FBT001
     source: str,
     words: str,
 ) -> None:
