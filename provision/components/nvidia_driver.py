@@ -21,7 +21,7 @@ _REPOSITORY_SOURCES = ("cuda", "file")
 
 def is_requested(variables: Variables) -> bool:
     """Return whether the role installs a driver; a value with Jinja counts as a request."""
-    return variables.get(_SOURCE, PRESENT) != PRESENT
+    return bool(variables.get(_SOURCE, PRESENT) != PRESENT)
 
 
 def _gets_driver(variables: Variables, facts: NodeFacts) -> bool:

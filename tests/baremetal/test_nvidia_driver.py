@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.command import Done, Provision
+from tests.support.recorded_systems import SystemRecorder, converged_roles
 
 LAB = f"driver{os.getpid()}"
 NODE = f"{LAB}-1"
@@ -153,7 +154,9 @@ def test_nouveau_is_out(installed: Node) -> None:
     assert installed.checks()["nvidia_driver.nouveau"]["status"] == "pass"
 
 
-def test_a_second_apply_changes_nothing_before_and_after_a_reboot(installed: Node) -> None:
+def test_a_second_apply_changes_nothing_before_and_after_a_reboot(
+    installed: Node, record_system: SystemRecorder
+) -> None:
     """No unit of the driver fails at boot without a GPU."""
     for reboot in (False, True):
         if reboot:
@@ -163,6 +166,7 @@ def test_a_second_apply_changes_nothing_before_and_after_a_reboot(installed: Nod
         [node] = installed.call("apply", "--yes", *ONLY).document["nodes"]
         assert node["status"] == "unchanged"
         assert "nvidia" not in installed.shell("systemctl list-units --failed --plain --no-legend")
+    record_system("debian12", {"nvidia_driver"}.intersection(converged_roles(installed.shell)), machine=True)
 
 
 def test_a_reset_removes_everything(installed: Node, before: dict[str, str]) -> None:

@@ -416,6 +416,7 @@ def role(facts: dict[str, Any] | None = None, **variables: Any) -> Role:
         "has_switches": False,
         "loaded": "",
         "installed": "",
+        "managed": False,
         "stale": False,
         "secure_boot": False,
         "certificate": False,
@@ -441,6 +442,7 @@ def role(facts: dict[str, Any] | None = None, **variables: Any) -> Role:
 
 CHECKS = {
     "driver": "Check that there is a driver for the node",
+    "elsewhere": "Check that no driver from elsewhere is installed",
     "signature": "Check that the kernel accepts the modules",
     "jobs": "Check that no job uses the driver that would be replaced",
 }
@@ -474,6 +476,17 @@ def test_a_refusal_names_variable_problem_and_remedy() -> None:
     assert one.says("preflight", CHECKS["driver"]).startswith(
         "gpu1: nvidia_driver_branch: driver 535 does not support Blackwell (since 570.133.20). Choose"
     )
+
+
+def test_a_driver_from_elsewhere_is_not_mixed_with_packages() -> None:
+    """Neither with those of the first run; later runs replace the role's own."""
+    other = {"installed": "570.1"}
+    packages = {"packages": PACKAGES | {"nvidia-open-kernel-dkms": "535.1"}}
+
+    assert not role(other).holds("preflight", CHECKS["elsewhere"])
+    assert "570.1 is installed from elsewhere" in role(other).says("preflight", CHECKS["elsewhere"])
+    assert role(other | {"managed": True}).holds("preflight", CHECKS["elsewhere"])
+    assert role(other, platform_node=packages).holds("preflight", CHECKS["elsewhere"])
 
 
 def test_secure_boot_refuses_modules_that_nobody_signed_for() -> None:

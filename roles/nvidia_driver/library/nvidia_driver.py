@@ -35,6 +35,7 @@ DEVICES = "/sys/bus/pci/devices"
 VFIO = "/sys/bus/pci/drivers/vfio-pci"
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-*"
 TRUSTED = ("/sys/firmware/efi/efivars/db-*", "/sys/firmware/efi/efivars/MokListRT*")
+OWN_FILE = "/etc/modprobe.d/provision-nvidia-driver.conf"
 UNIT = "nvidia-persistenced.service"
 FABRIC_UNIT = "nvidia-fabricmanager.service"
 SERVICES = (UNIT, FABRIC_UNIT, "nvidia-dcgm.service", "dcgm.service")
@@ -130,6 +131,7 @@ def look(module):
         "has_switches": bool(devices("0x0680")),
         "loaded": loaded,
         "installed": installed,
+        "managed": os.path.exists(OWN_FILE),
         "stale": bool(loaded and installed and loaded != installed),
         "secure_boot": requires_signature(),
         "certificate": bool(certificate and data(certificate)),
