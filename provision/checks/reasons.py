@@ -696,7 +696,8 @@ REASONS: Mapping[str, Wording] = {
     "gpu.none": Wording("the node has no GPU"),
     "gpu.driver.no_answer": Wording("{cause}", _DRIVER),
     "gpu.driver.missing": Wording(
-        "{count} NVIDIA GPUs are on the PCI bus, but no driver serves them", "Install the NVIDIA driver."
+        "{count} NVIDIA GPUs are on the PCI bus, but no driver serves them",
+        "Install the NVIDIA driver, or let `provision apply` install it (nvidia_driver_source).",
     ),
     "gpu.driver.ok": Wording("driver {versions}"),
     "gpu.count.missing": Wording(

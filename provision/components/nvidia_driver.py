@@ -162,6 +162,7 @@ COMPONENT = Component(
             "the NVIDIA driver's libraries change, which the CDI description lists"
         ),
     },
+    read_variables=(_SOURCE, _WITHOUT_GPU, "nvidia_driver_persistence_enabled"),
     harmless_variables=frozenset(
         {"nvidia_driver_persistence_enabled", "nvidia_driver_signing_certificate", _WITHOUT_GPU, _URI, _KEY}
     ),
