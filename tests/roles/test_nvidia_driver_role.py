@@ -305,10 +305,10 @@ def test_another_failure_on_a_node_without_device_remains_a_failure(node: Progra
 
 def test_only_messages_of_this_attempt_count(node: Programs) -> None:
     """An older attempt may have failed for another reason."""
-    node.log = NO_DEVICE
-    node.modprobe = (1, "", "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service\n")
+    node.log = "[    9.1] Loading of module with unavailable key is rejected\n"
+    node.gpus, node.modprobe = [], (1, NO_DEVICE, MODPROBE)
 
-    assert node.start()["cause"] == "secure_boot"
+    assert node.start(persistence=False)["cause"] == "no_device"
 
 
 def test_a_load_that_hangs_is_named(node: Programs) -> None:

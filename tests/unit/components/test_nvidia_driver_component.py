@@ -9,6 +9,7 @@ import pytest
 
 from provision.components import COMPONENTS
 from provision.facts import Unknown
+from provision.facts.gpudirect import Signing
 from provision.facts.nvidia_driver import NvidiaDevice, NvidiaDriver
 from provision.facts.peer_modules import NvidiaModules
 from provision.facts.system import Kind, NodeKind
@@ -16,6 +17,7 @@ from provision.inventory.role_files import defaults, systems
 from provision.model import StepClass
 from provision.planning import Cause, CauseKind, PlanScene, plan_node, step_class
 from provision.planning.requirements import packages_of, repositories_of, setting_problems
+from provision.planning.steps import findings
 from provision.resources import roles_folder
 from tests.unit.planning.conftest import busy, cluster_of, facts_of, scene_of
 
@@ -128,6 +130,38 @@ def test_a_driver_under_a_job_waits_for_consent() -> None:
     assert next(one for one in plan_node(allowed) if one.role == ROLE).disturbs
 
 
+def test_what_no_apply_can_fix_is_a_finding_and_no_step() -> None:
+    """A certificate is enrolled at the console, and a loaded nouveau needs a reboot."""
+    unsigned = {
+        "signing": Signing(secure_boot=True, required=True),
+        "nvidia_modules": NvidiaModules("550.90", "open", "550.90", {"nvidia": ""}),
+    }
+    for facts, code in (
+        (unsigned, "nvidia_driver.signature.unsigned"),
+        ({"modules": frozenset({"nouveau"})}, "nvidia_driver.nouveau.loaded"),
+        ({"nvidia_modules": NvidiaModules("550.90", "open", "580.1", {})}, "nvidia_driver.modules.reboot"),
+    ):
+        scene = scene_of(now=cluster_of(**REQUEST), **facts)
+        causes = {one.params["cause"].code for one in findings(scene) if one.code == "plan.finding"}
+
+        assert ROLE not in {one.role for one in plan_node(scene)}
+        assert code in causes
+
+
+def test_what_an_apply_fixes_is_a_step() -> None:
+    """Missing modules, an open way for nouveau, and a daemon that does not run."""
+    driver = FACTS.nvidia_driver
+    assert isinstance(driver, NvidiaDriver)
+    for facts, code in (
+        (NOT_LOADED, "nvidia_driver.modules.missing"),
+        ({"nvidia_driver": dataclasses.replace(driver, nouveau_blocked=False)}, "nvidia_driver.nouveau.not_blocked"),
+        ({"nvidia_driver": dataclasses.replace(driver, persistence="failed")}, "nvidia_driver.persistence.not_active"),
+    ):
+        steps = {one.role: one for one in plan_node(scene_of(now=cluster_of(**REQUEST), **facts))}
+
+        assert code in {one.code for one in steps[ROLE].reasons}
+
+
 def test_a_return_to_present_is_one_step_that_touches_nothing() -> None:
     """The receipt of the former request is replaced."""
     scene = scene_of(before=cluster_of(**REQUEST), now=cluster_of(nvidia_driver_source="present"))
@@ -197,6 +231,7 @@ def test_a_repository_needs_its_key_and_a_mirror_its_address() -> None:
     [
         ({}, []),
         (REQUEST, []),
+        (REQUEST | {"nvidia_driver_repository_uri": "https://m/x", "nvidia_driver_repository_key": KEY}, []),
         (IN_REPOSITORY, ["https://developer.download.nvidia.com/compute/cuda/repos/rhel9/x86_64"]),
         (IN_REPOSITORY | {"nvidia_driver_repository_uri": "https://m/x"}, ["https://m/x"]),
         (
