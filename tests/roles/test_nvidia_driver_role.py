@@ -597,3 +597,32 @@ def test_the_repository_is_that_of_the_plan(source: str, uri: str, expected: lis
 def test_the_results_are_valid_json() -> None:
     """Choices are tuples with names; Ansible gets plain data."""
     assert json.loads(json.dumps(role().value("__nvidia_driver_choice")))["branch"] == "535"
+
+
+# Other roles on a node with a driver and without a GPU
+
+
+@pytest.mark.parametrize(
+    ("modules", "loaded", "simulated", "without"),
+    [
+        ("updates/dkms/nvidia-current-open.ko: a.ko\n", False, False, True),
+        ("updates/dkms/nvidia.ko.zst:\n", False, False, True),
+        ("updates/dkms/nvidia.ko:\n", True, False, False),
+        ("updates/dkms/nvidia.ko:\n", False, True, False),
+        ("kernel/drivers/a.ko:\n", False, False, False),
+    ],
+)
+def test_a_driver_without_a_device_makes_no_gpu_node(
+    monkeypatch: pytest.MonkeyPatch,
+    modules: str,
+    loaded: bool,  # noqa: FBT001
+    simulated: bool,  # noqa: FBT001
+    without: bool,  # noqa: FBT001
+) -> None:
+    """nvidia-smi is on the PATH there; simulated GPUs, and those of a container's host, have no such module."""
+    platform = load("platform", "platform_node")
+    monkeypatch.setattr(platform, "text", lambda path: modules if path == "/lib/modules/6.1/modules.dep" else "")
+    monkeypatch.setattr(platform.os.path, "isdir", lambda path: loaded and path == "/sys/module/nvidia")
+    monkeypatch.setattr(platform.os.path, "exists", lambda path: simulated and path == platform.SIMULATED_GPUS)
+
+    assert platform.driver_without_device("6.1") is without
