@@ -56,7 +56,7 @@ class NvidiaDriver:
 
 
 class NvidiaDriverFact:
-    """Reads sysfs and DKMS's folders. Without a device, a driver or a build it starts no program.
+    """Reads sysfs and DKMS's folders. Without a device, sources in DKMS or a file of the role it starts no program.
 
     The kernel's log is read only if the driver is installed and not loaded.
     """
@@ -81,6 +81,7 @@ for tree in /var/lib/dkms/nvidia*/[0-9]*; do
     grep -E 'error: |\*\*\* |: No such file|: cannot |not found|No space left' "$tree/build/make.log" | head -n 20 |
     while IFS= read -r line; do echo "make=$line"; done
 done
+[ ! -e /etc/modprobe.d/provision-nvidia-driver.conf ] || some=yes
 if [ -n "$some" ]; then
   grep -qsE '^[[:space:]]*(blacklist|install)[[:space:]]+nouveau([[:space:]]|$)' \
     /etc/modprobe.d/*.conf /run/modprobe.d/*.conf /usr/lib/modprobe.d/*.conf /lib/modprobe.d/*.conf && echo blocked=yes

@@ -189,6 +189,7 @@ class Start:
         self.kernel = os.uname().release
         self.changed = False
         self.devices = gpus()
+        self.after = []  # services that were stopped and have to be started again
 
     def outcome(self):
         """Bring the driver to its desired state; return the outcome."""
@@ -264,9 +265,6 @@ class Start:
         for name in running:
             self._run(["systemctl", "start", name])
         return reboot
-
-    after = ()
-    """Services that were stopped and have to be started again."""
 
     def _load(self):
         """Load the driver; without a device, report that it cannot be loaded."""

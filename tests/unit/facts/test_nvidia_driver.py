@@ -153,6 +153,17 @@ def test_devices_on_the_bus_are_read_without_those_of_virtual_machines(tree: Pat
     assert [one.device for one in looked(tree).switches] == ["1af1"]
 
 
+def test_the_file_of_the_role_is_read_without_device_and_build(tmp_path: Path) -> None:
+    """Signed modules on a node whose GPUs are added later."""
+    folder = tmp_path / "etc/modprobe.d"
+    folder.mkdir(parents=True)
+    (folder / "other.conf").write_text("blacklist nouveau\n")
+    assert not looked(tmp_path).nouveau_blocked
+
+    (folder / "provision-nvidia-driver.conf").write_text("blacklist nouveau\n")
+    assert looked(tmp_path).nouveau_blocked
+
+
 def gpus(tmp_path: Path, *, device: bool, marker: bool = False) -> object:
     """Return the GPUs of a node whose nvidia-smi does not reach the driver."""
     root, programs = tmp_path / "root", tmp_path / "bin"
