@@ -98,6 +98,10 @@ NVLINK5_DEVICES = ("2901",)
 B300 is in none of the sources."""
 
 
+CUDA_13 = "580"
+"""The first branch for CUDA 13; older ones are for CUDA 12 (release notes of the CUDA toolkit)."""
+
+
 def fabric_of(devices: Iterable[str], *, has_switches: bool) -> str:
     """Return the fabric that a machine's GPUs need: ``nvswitch``, ``nvlink5`` or none."""
     if any(device.removeprefix("0x") in NVLINK5_DEVICES for device in devices):
@@ -229,7 +233,7 @@ class Choice(NamedTuple):
 
 
 def choose(
-    settings: Mapping[str, str],
+    settings: Mapping[str, Any],
     system: Mapping[str, Any],
     devices: Sequence[str],
     kernel: str,
@@ -240,7 +244,7 @@ def choose(
     """Return the driver for a node, or why it gets none.
 
     Args:
-        settings: source, flavor and branch.
+        settings: source, flavor and branch, and ``dcgm`` if the node gets DCGM.
         system: the variables of the node's system (``roles/platform/vars``).
         devices: PCI device IDs of the node's GPUs.
         kernel: release of the running kernel.
@@ -255,7 +259,7 @@ def choose(
     if isinstance(flavor, Refusal):
         return Choice(refusal=flavor)
     branch = settings["branch"] or entry["branch"]
-    refusal = branch_refusal(branch, flavor, devices)
+    refusal = branch_refusal(branch, flavor, devices) or _dcgm_refusal(settings, entry, system, devices)
     fabric = fabric_of(devices, has_switches=has_switches)
     if not refusal and fabric and not entry.get(fabric):
         problem = f"{system.get('__platform_title')} has no fabric manager in its {settings['source']} packages"
@@ -269,7 +273,10 @@ def choose(
     if refusal:
         return Choice(refusal=refusal)
     follow = {image: headers for image, headers in system["__platform_headers_follow"].items() if image in installed}
-    names = [name.replace("{branch}", branch) for name in (*entry[flavor], *entry.get(fabric, ()))]
+    dcgm = entry["dcgm"] if settings.get("dcgm") and devices else ()
+    cuda = "13" if int(branch) >= int(CUDA_13) else "12"
+    wanted = (*entry[flavor], *entry.get(fabric, ()), *dcgm)
+    names = [name.replace("{branch}", branch).replace("{cuda}", cuda) for name in wanted]
     packages = [one for name in names for one in _of_images(name, list(follow))]
     if not packages or any("{image}" in name for name in packages):
         problem = "no package of a kernel is installed that the prebuilt modules follow"
@@ -287,6 +294,16 @@ def choose(
     )
 
 
+def _dcgm_refusal(
+    settings: Mapping[str, Any], entry: Mapping[str, Any], system: Mapping[str, Any], devices: Sequence[str]
+) -> Refusal | None:
+    """Return why a node with GPUs does not get DCGM."""
+    if not settings.get("dcgm") or not devices or entry.get("dcgm"):
+        return None
+    problem = f"{system.get('__platform_title')} has no DCGM in its {settings['source']} packages"
+    return Refusal("nvidia_driver_dcgm_enabled", problem, "Set it to false, or choose another nvidia_driver_source.")
+
+
 def _of_images(name: str, images: Sequence[str]) -> list[str]:
     """Return a package for each installed kernel package: ``{image}`` is the end of its name."""
     if "{image}" not in name or not images:
@@ -295,7 +312,7 @@ def _of_images(name: str, images: Sequence[str]) -> list[str]:
 
 
 def _choice(
-    facts: Mapping[str, Any], settings: Mapping[str, str], system: Mapping[str, Any], node: Mapping[str, Any]
+    facts: Mapping[str, Any], settings: Mapping[str, Any], system: Mapping[str, Any], node: Mapping[str, Any]
 ) -> dict[str, Any]:
     choice = choose(
         settings, system, facts["gpus"], node["kernel"], node["packages"], has_switches=facts["has_switches"]

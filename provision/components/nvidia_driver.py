@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from provision.commands.nvidia_driver import PRESENT, Choice, choose, entry_of, system_refusal
 from provision.commands.package_repositories import repository_paths
@@ -32,11 +33,12 @@ def _gets_driver(variables: Variables, facts: NodeFacts) -> bool:
     return isinstance(driver, Unknown) or bool(driver.gpus) or variables.get(_WITHOUT_GPU) is True
 
 
-def _settings_of(variables: Variables) -> dict[str, str]:
+def _settings_of(variables: Variables) -> dict[str, Any]:
     return {
         "source": text(variables, _SOURCE),
         "flavor": text(variables, "nvidia_driver_flavor") or "auto",
         "branch": str(variables.get("nvidia_driver_branch") or ""),
+        "dcgm": variables.get("nvidia_driver_dcgm_enabled") is True,
     }
 
 
@@ -164,7 +166,14 @@ COMPONENT = Component(
     },
     read_variables=(_SOURCE, _WITHOUT_GPU, "nvidia_driver_persistence_enabled"),
     harmless_variables=frozenset(
-        {"nvidia_driver_persistence_enabled", "nvidia_driver_signing_certificate", _WITHOUT_GPU, _URI, _KEY}
+        {
+            "nvidia_driver_dcgm_enabled",
+            "nvidia_driver_persistence_enabled",
+            "nvidia_driver_signing_certificate",
+            _WITHOUT_GPU,
+            _URI,
+            _KEY,
+        }
     ),
     is_disruptive=_is_disruptive,
     needs=_needs,

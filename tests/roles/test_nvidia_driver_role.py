@@ -204,7 +204,7 @@ class Programs:
         )
         monkeypatch.setattr(module.os.path, "isdir", lambda path: self.headers if path.endswith("/build") else True)
         monkeypatch.setattr(module.glob, "glob", lambda _pattern: [str(path) for path in tmp_path.glob("make.log")])
-        self.params: dict[str, Any] = {"persistence": True, "disruptive": False, "fabric": ""}
+        self.params: dict[str, Any] = {"persistence": True, "disruptive": False, "fabric": "", "dcgm": False}
         self.run_command_environ_update: dict[str, str] = {}
 
     def get_bin_path(self, name: str) -> str | None:
@@ -406,6 +406,19 @@ def test_a_fabric_manager_of_another_version_is_named_by_its_own_words(node: Pro
     assert "exactly the version of the driver" in outcome["remedy"]
 
 
+def test_dcgm_is_started_last_and_named_if_it_fails(node: Programs) -> None:
+    """Only where it is requested."""
+    node.failing = {module.DCGM_UNIT}
+    assert node.start()["ok"]
+    assert [line for line in node.said if module.DCGM_UNIT in line] == []
+
+    outcome = node.start(dcgm=True)
+    assert (outcome["ok"], outcome["cause"]) == (False, "dcgm")
+    assert f"journalctl -b -u {module.DCGM_UNIT}" in outcome["remedy"]
+    node.failing = set()
+    assert node.start(dcgm=True)["ok"]
+
+
 # The role's expressions
 
 
@@ -571,6 +584,9 @@ def test_a_machine_with_switches_starts_its_fabric_manager_at_boot() -> None:
     units = ["nvidia-persistenced.service", "nvidia-fabricmanager.service"]
 
     assert [one.value("__nvidia_driver_units") for one in (role(), switches, b200)] == [units[:1], units, units]
+    dcgm = role(**ubuntu, nvidia_driver_source="cuda", nvidia_driver_dcgm_enabled=True)
+    assert dcgm.value("__nvidia_driver_units") == [units[0], "nvidia-dcgm.service"]
+    assert "datacenter-gpu-manager-4-cuda13" in dcgm.value("__nvidia_driver_choice.packages")
     assert "ib_umad" not in switches.value("__nvidia_driver_files")[1]["content"]
     assert b200.value("__nvidia_driver_files")[1]["content"].endswith("\nib_umad\nnvidia\nnvidia_uvm\n")
 

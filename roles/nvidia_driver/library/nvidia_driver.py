@@ -16,6 +16,7 @@ options:
   files: {description: 'action=initramfs: files that it contains.', type: list, elements: path, default: []}
   persistence: {description: 'action=start: whether the persistence daemon runs.', type: bool, default: false}
   fabric: {description: 'action=start: nvswitch or nvlink5 if the fabric manager runs.', type: str, default: ""}
+  dcgm: {description: 'action=start: whether DCGM runs.', type: bool, default: false}
   disruptive: {description: 'action=start: whether a loaded driver may be replaced.', type: bool, default: false}
 author: [provision]
 """
@@ -38,7 +39,8 @@ TRUSTED = ("/sys/firmware/efi/efivars/db-*", "/sys/firmware/efi/efivars/MokListR
 OWN_FILE = "/etc/modprobe.d/provision-nvidia-driver.conf"
 UNIT = "nvidia-persistenced.service"
 FABRIC_UNIT = "nvidia-fabricmanager.service"
-SERVICES = (UNIT, FABRIC_UNIT, "nvidia-dcgm.service", "dcgm.service")
+DCGM_UNIT = "nvidia-dcgm.service"
+SERVICES = (UNIT, FABRIC_UNIT, DCGM_UNIT, "dcgm.service")
 MODULES = ("nvidia_peermem", "nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia")
 REBUILT = "/var/lib/provision/nvidia_driver/initramfs"  # the checksum of the files of the last rebuild
 FILE = re.compile(r"^(\S*/)?nvidia([-_](current|legacy|tesla)([-_][0-9]+(xx)?)?([-_]open)?)?\.ko(\.(xz|zst|gz))?:")
@@ -195,7 +197,7 @@ class Start:
         """Bring the driver to its desired state; return the outcome."""
         failure = self._build() or self._unload_others() or self._load() or self._fabric()
         self._daemon(running=self.module.params["persistence"] and not failure)
-        return failure or result(ok=True)
+        return failure or self._dcgm() or result(ok=True)
 
     def _build(self):
         """Build the modules for the running kernel if there are none."""
@@ -290,22 +292,27 @@ class Start:
         if self.module.params["fabric"] == "nvlink5" and not is_loaded("ib_umad"):
             record_module("ib_umad")
             self._run(["modprobe", "ib_umad"])
-        if self._run(["systemctl", "is-active", "--quiet", FABRIC_UNIT])[0] == 0:
+        remedy = "Install it in exactly the version of the driver, then read `journalctl -b -u {}` on the node."
+        return self._service(FABRIC_UNIT, "fabric_manager", "the fabric manager does not start", remedy)
+
+    def _dcgm(self):
+        """Start DCGM."""
+        if not self.module.params["dcgm"]:
             return None
-        record_unit(self.module, FABRIC_UNIT)
+        return self._service(DCGM_UNIT, "dcgm", "DCGM does not start", "Read `journalctl -b -u {}` on the node.")
+
+    def _service(self, unit, cause, explanation, remedy):
+        """Enable and start a unit; return the outcome with its own words if it fails."""
+        if self._run(["systemctl", "is-active", "--quiet", unit])[0] == 0:
+            return None
+        record_unit(self.module, unit)
         self.changed = True
-        self._run(["systemctl", "--no-reload", "enable", FABRIC_UNIT])
-        code = self._run(["systemctl", "start", FABRIC_UNIT])[0]
-        if code == 0:
+        self._run(["systemctl", "--no-reload", "enable", unit])
+        if self._run(["systemctl", "start", unit])[0] == 0:
             return None
-        lines = self._run(["journalctl", "-b", "-u", FABRIC_UNIT, "-n", "20", "-o", "cat"])[1].splitlines()
+        lines = self._run(["journalctl", "-b", "-u", unit, "-n", "20", "-o", "cat"])[1].splitlines()
         words = [line.strip() for line in lines if re.search("version|error|fail", line, re.IGNORECASE)] or lines
-        return result(
-            "fabric_manager",
-            "the fabric manager does not start",
-            f"Install it in exactly the version of the driver, then read `journalctl -b -u {FABRIC_UNIT}` on the node.",
-            words[0] if words else "",
-        )
+        return result(cause, explanation, remedy.format(unit), words[0] if words else "")
 
     def _not_loaded(self, code, output, lines):
         cause = diagnose(dmesg="\n".join(lines), modprobe=output)
@@ -356,6 +363,7 @@ def main():
             "files": {"type": "list", "elements": "path", "default": []},
             "persistence": {"type": "bool", "default": False},
             "fabric": {"type": "str", "default": ""},
+            "dcgm": {"type": "bool", "default": False},
             "disruptive": {"type": "bool", "default": False},
         },
         supports_check_mode=True,

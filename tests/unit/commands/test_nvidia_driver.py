@@ -94,7 +94,7 @@ FABRICS = [
 IMAGES = {"debian": "linux-image-amd64", "ubuntu": "linux-image-generic", "el": "kernel-core"}
 
 
-def settings(source: str = "distribution", flavor: str = "auto", branch: str = "") -> dict[str, str]:
+def settings(source: str = "distribution", flavor: str = "auto", branch: str = "") -> dict[str, Any]:
     """Return the settings of an inventory."""
     return {"source": source, "flavor": flavor, "branch": branch}
 
@@ -356,3 +356,43 @@ def test_a_machine_with_switches_is_refused_where_there_is_no_fabric_manager(
 
     assert variable == "nvidia_driver_source"
     assert words in problem
+
+
+DCGM = [
+    ("ubuntu_22.04", "cuda", "580", "13"),
+    ("ubuntu_24.04", "cuda", "580", "13"),
+    ("ubuntu_24.04", "cuda", "570", "12"),
+    ("el_8", "cuda", "580", "13"),
+    ("el_9", "cuda", "580", "13"),
+    ("el_9", "cuda", "570", "12"),
+]
+
+
+@pytest.mark.parametrize(("system", "source", "branch", "cuda"), DCGM)
+def test_dcgm_is_that_of_the_branch(system: str, source: str, branch: str, cuda: str) -> None:
+    """Only where the inventory requests it, and on nodes with GPUs."""
+    image = IMAGES[system.partition("_")[0]]
+    own = settings(source, branch=branch)
+
+    def packages(devices: list[str], *, dcgm: bool) -> tuple[str, ...]:
+        return choose(own | {"dcgm": dcgm}, SYSTEMS[system], devices, "6.1", [image]).packages
+
+    without = packages(["20b2"], dcgm=False)
+    assert packages(["20b2"], dcgm=True) == (*without, f"datacenter-gpu-manager-4-cuda{cuda}")
+    assert packages([], dcgm=True) == without
+
+
+def test_every_dcgm_table_has_a_case_and_other_sources_are_refused() -> None:
+    """Distributions have no DCGM."""
+    rows = {
+        (system, source)
+        for system, variables in SYSTEMS.items()
+        for source, entry in variables["__platform_nvidia_driver"].items()
+        if entry.get("dcgm")
+    }
+    assert rows == {row[:2] for row in DCGM}
+
+    choice = choose(settings() | {"dcgm": True}, SYSTEMS["debian_12"], ["20b2"], "6.1", ["linux-image-amd64"])
+    assert choice.refusal
+    assert choice.refusal.variable == "nvidia_driver_dcgm_enabled"
+    assert choice.refusal.problem == "Debian 12 has no DCGM in its distribution packages"

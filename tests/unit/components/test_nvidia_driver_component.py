@@ -162,6 +162,14 @@ def test_what_an_apply_fixes_is_a_step() -> None:
         assert code in {one.code for one in steps[ROLE].reasons}
 
 
+def test_dcgm_is_requested_without_disrupting_a_job() -> None:
+    """Debian has none."""
+    cause = Cause(CauseKind.VARIABLE, "nvidia_driver_dcgm_enabled", _why())
+    assert step_class(ROLE, (cause,), first(REQUEST)) is StepClass.SAFE
+    [(variable, _)] = problems("debian_12", with_gpus("20b2"), **REQUEST, nvidia_driver_dcgm_enabled=True)
+    assert variable == "nvidia_driver_dcgm_enabled"
+
+
 def test_a_return_to_present_is_one_step_that_touches_nothing() -> None:
     """The receipt of the former request is replaced."""
     scene = scene_of(before=cluster_of(**REQUEST), now=cluster_of(nvidia_driver_source="present"))
