@@ -18,7 +18,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
-	@echo "make test       what CI runs: check, and the short tests of roles, hostile, jobs and baremetal (60 to 80 minutes)"
+	@echo "make test       what CI runs: check, and the short tests of roles, hostile, jobs and baremetal (35 to 60 minutes)"
 	@echo "make check      lint, types, layers, bandit, audit, documentation, unit tests (several minutes)"
 	@echo "make audit      known vulnerabilities of the locked packages"
 	@echo "make lock       renew requirements.lock and requirements-dev.lock (UPGRADE=1: newest versions)"
@@ -74,7 +74,7 @@ SLOWEST := --durations=40 --durations-min=2
 RECORD_SYSTEMS := $(if $(RECORD),--record-systems)
 # Tests that share one lab run one after the other; those that need none, or have a lab of their own, run beside them.
 BESIDE := $(patsubst %,tests/integration/test_%.py,adopt bench_page container_lab engine_run first_steps installed inventory lab_services \
-  left_out lock_holder many_nodes new_role node_locks package_managers release role_modules slurm_role submitters systems tutorial without_python)
+  left_out lock_holder many_nodes more_systems new_role node_locks package_managers release role_modules slurm_role submitters systems tutorial without_python)
 ON_THE_LAB := tests/integration $(addprefix --ignore=,$(BESIDE))
 
 # Set-up: Debian packages that are missing, and a virtual environment of exactly the pinned versions.
@@ -251,7 +251,7 @@ tutorials: setup
 # A cluster of five systems, there and back, and every role on Ubuntu. Ubuntu and Enterprise Linux are SIMULATED: files of Debian
 # with their os-release. Slurm of Ubuntu is refused.
 systems: setup
-	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_systems.py $(RECORD_SYSTEMS)
+	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_systems.py tests/integration/test_more_systems.py $(RECORD_SYSTEMS)
 	for system in ubuntu_22.04 ubuntu_24.04; do \
 	  MOLECULE_SYSTEM=$$system $(BIN)/pytest -q -p no:cacheprovider tests/molecule -k "not slurm" $(RECORD_SYSTEMS) || exit 1; done
 

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -98,6 +99,19 @@ def jobs(engine: str, provision: Provision, cluster: dict) -> Iterator[Jobs]:
 def ssh_files(provision: Provision) -> Path:
     """The folder with the lab's key and known_hosts."""
     return provision.folder / "state/provision/labs" / LAB
+
+
+@pytest.fixture
+def lab_variables(ssh_files: Path):
+    """Set variables of the lab's nodes in a file of their group, until the end of the test."""
+    file = ssh_files / "inventory/group_vars/gpu_nodes.yml"
+
+    def write(variables: dict[str, Any]) -> None:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(yaml.safe_dump(variables))
+
+    yield write
+    file.unlink(missing_ok=True)
 
 
 @pytest.fixture

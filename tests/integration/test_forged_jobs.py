@@ -84,23 +84,20 @@ def test_forged_jobs_are_refused_without_reading_or_running_anything_for_them(pr
     jobs.ok("delete", "honest")
 
 
-def test_a_job_waits_until_the_inventory_lists_the_key_of_its_owner(provision, jobs, tmp_path):
+def test_a_job_waits_until_the_inventory_lists_the_key_of_its_owner(provision, jobs, lab_variables, tmp_path):
     """The reason has the very line; with it in the inventory the job starts by anybody's command."""
     other = provision.operator("other")
     other.environment["PROVISION_SIGNING_KEY"] = str(tmp_path / "other")
     public = own_signing_key(Path(tmp_path / "other")).public
-    inventory = Path(provision.ok("lab", "inventory", LAB).out.strip())
-    variables = inventory.parent / "group_vars" / "all" / "people.yml"
-    words = ("submit", "run", "-i", str(inventory), "--name=others", "--no-container", "--hold", "true")
+    inventory = provision.ok("lab", "inventory", LAB).out.strip()
+    words = ("submit", "run", "-i", inventory, "--name=others", "--no-container", "--hold", "true")
     other.ok(*words, timeout=300)
     provision("queue", "release", "--lab", LAB, "others", timeout=300)
 
     assert public in jobs.get("others")["reason"]
-    variables.parent.mkdir(parents=True, exist_ok=True)
-    variables.write_text(json.dumps({"cluster_operators": [{"name": "other", "key": public}]}))
+    lab_variables({"cluster_operators": [{"name": "other", "key": public}]})
     try:
         provision.ok("queue", "run", "--lab", LAB, timeout=300)
         eventually(lambda: jobs.get("others")["status"] == "SUCCEEDED", seconds=60, what="the start of the job")
     finally:
-        variables.unlink()
         jobs.ok("delete", "others")

@@ -270,10 +270,11 @@ def test_a_node_that_cannot_start_privileged_containers_is_reported(jobs, on_nod
 
 
 @pytest.mark.row(1, 44)
-def test_verify_compares_nodes_with_the_minimum_versions_of_the_guides(jobs):
+def test_verify_compares_nodes_with_the_minimum_versions_of_the_guides(provision, cluster):
     """Component by component: what is new enough passes, and a container node without RDMA fails the guide to it."""
-    new = jobs("verify", "--profile", "topology", "--json").document
-    rdma = jobs("verify", "--profile", "taco")
+    assert cluster["nodes"]
+    new = provision("verify", "--lab", LAB, "--profile", "topology", "--json").document
+    rdma = provision("verify", "--lab", LAB, "--profile", "taco")
 
     components = {
         part["component"]: (part["found"], part["status"]) for part in new["profile"]["nodes"][1]["components"]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.integration.conftest import LAB
 
@@ -21,17 +19,14 @@ STATE = (
 
 
 @pytest.fixture
-def drifted(provision, ssh_files: Path, cluster, on_node) -> Iterator[str]:
+def drifted(provision, lab_variables, cluster, on_node) -> Iterator[str]:
     """A node on which a file was edited, with a password in it; the lab's inventory got a login since its apply."""
     node = cluster["nodes"][0]["name"]
     provision.ok("apply", "--lab", LAB, "--yes")
-    variables = ssh_files / "inventory/group_vars/all.yml"
-    before = variables.read_text() if variables.exists() else ""
-    variables.parent.mkdir(exist_ok=True)
-    variables.write_text(f"{before}\n{yaml.safe_dump({'docker_engine_registry_logins': LOGINS})}")
+    lab_variables({"docker_engine_registry_logins": LOGINS})
     on_node(node, f"printf '# edited by hand\\n# login: bob {PASSWORD}\\n' >>{LIMITS}")
     yield node
-    variables.write_text(before) if before else variables.unlink()
+    lab_variables({})
     provision.ok("apply", "--lab", LAB, "--yes")
 
 

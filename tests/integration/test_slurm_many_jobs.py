@@ -237,7 +237,9 @@ def assert_no_gpu_is_used_twice(crowd: SlurmCrowd) -> None:
         for load in crowd.loads
         if counts.get(load.name, 0) != load.gpus * load.workers
     }
-    assert not wrong, f"jobs with another number of GPUs: {wrong}"
+    listed, in_slurm = (crowd.listed(), crowd.in_slurm()) if wrong else ({}, {})
+    known = {name: (count, listed.get(name), in_slurm.get(name)) for name, count in wrong.items()}
+    assert not wrong, f"number of GPUs, job and state in Slurm of jobs with another number of GPUs: {known}"
     assert len(spans) == GPUS * len(crowd.scene.nodes), f"GPUs that no job used: {len(spans)} were used"
 
 

@@ -64,6 +64,15 @@ def test_real_systems_count_more_than_simulated_ones() -> None:
     assert cells(page, "base_system") == ["untested"] * len(systems(roles_folder()))
 
 
+def test_the_table_of_systems_lists_only_recorded_tests() -> None:
+    """A supported system without a recorded run is untested there, too."""
+    page = systems_page.page([result("SIMULATED"), result("virtual machine", "slurm")])
+    tested = {line.split(" | ")[0]: line.split(" | ")[2] for line in page.splitlines() if line.count(" | ") == 6}
+
+    assert tested["| Debian 12"] == "virtual machine, SIMULATED"
+    assert tested["| Debian 13"] == "untested"
+
+
 def test_a_new_result_replaces_the_one_of_the_same_nodes(tmp_path: Path) -> None:
     """Results of other nodes, roles and systems stay."""
     file = tmp_path / "systems.json"

@@ -52,7 +52,7 @@ while len(seen) < 5:
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             name, parent = name_and_parent(pid)
-            if name in ("apt-get", "dpkg", "dnf") and name_and_parent(parent)[0].startswith("python"):
+            if name in ("apt-get", "dpkg", "dnf") and "python" in name_and_parent(parent)[0]:
                 seen.add(pid)
         except OSError:
             pass
@@ -85,7 +85,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
 for part, text in (("pid", os.getpid()), ("port", server.server_address[1])):
     with open("/run/contract-server." + part, "w") as stream:
         stream.write(str(text))

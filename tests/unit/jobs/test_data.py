@@ -1,8 +1,10 @@
 """The node program that checks data volumes, run on this machine."""
 
 import os
+import tempfile
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -51,18 +53,16 @@ def test_an_unusable_volume_fails_with_node_name_and_remedy(node, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_reading_and_writing_is_tried_as_the_jobs_user(node, tmp_path):
+def test_reading_and_writing_is_tried_as_the_jobs_user(node):
     """Permissions of root do not apply to a job with --user."""
-    (tmp_path / "data").mkdir()
-    for folder in (tmp_path / "data", tmp_path, *tmp_path.parents):
-        if "pytest" in str(folder):
-            folder.chmod(0o755)  # whatever mask another test has left
-    volume = new_volume("v", "path", str(tmp_path / "data"))
+    with tempfile.TemporaryDirectory() as folder:  # pytest closes the folder of tmp_path to others at each start
+        Path(folder).chmod(0o755)
+        volume = new_volume("v", "path", folder)
 
-    result = check_data(node, [volume], user="65534:65534")
+        result = check_data(node, [volume], user="65534:65534")
 
-    assert ["cannot be written to" in item.problem for item in result] == [True]
-    assert check_data(node, [replace(volume, read_only=True)], user="65534:65534") == []
+        assert ["cannot be written to" in item.problem for item in result] == [True]
+        assert check_data(node, [replace(volume, read_only=True)], user="65534:65534") == []
 
 
 def test_a_hanging_mount_fails_after_a_time_limit(monkeypatch):
