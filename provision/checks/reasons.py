@@ -808,6 +808,10 @@ REASONS: Mapping[str, Wording] = {
         "only on a node with a GPU",
         "Add a GPU to the node, or set nvidia_driver_without_gpu_enabled: false if it never gets one.",
     ),
+    "nvidia_driver.modules.other_kernel": Wording(
+        "the driver is built for kernel {kernels}, and the node runs {running}",
+        "Reboot the node into one of these kernels, or correct nvidia_driver_kernels.",
+    ),
     "nvidia_driver.modules.not_loaded": Wording(
         "driver {version} is installed and not loaded[: {explanation}][ ({line})]",
         "[{advice} ]Check on the node: modprobe nvidia; dmesg | grep NVRM",

@@ -117,11 +117,11 @@ class Refusal(NamedTuple):
     remedy: str
 
 
-def system_refusal(settings: Mapping[str, str], table: Mapping[str, Any], title: str) -> Refusal | None:
+def system_refusal(settings: Mapping[str, Any], table: Mapping[str, Any], title: str) -> Refusal | None:
     """Return why the node's system has no such driver.
 
     Args:
-        settings: source, flavor and branch.
+        settings: source, flavor, branch, version and kernels.
         table: ``__platform_nvidia_driver`` of the system: source -> its packages.
         title: name of the system.
     """
@@ -138,6 +138,28 @@ def system_refusal(settings: Mapping[str, str], table: Mapping[str, Any], title:
         )
     if branch and not re.fullmatch(r"[0-9]{3}", branch):
         return Refusal("nvidia_driver_branch", f"{branch!r} is not a branch", "Use a number such as 580.")
+    version = str(settings.get("version") or "")
+    if version and not re.fullmatch(r"[0-9]{3}(\.[0-9]{1,3}){1,2}", version):
+        return Refusal("nvidia_driver_version", f"{version!r} is not a version", "Use a version such as 535.261.03.")
+    if version and not entry.get("pin"):
+        return Refusal(
+            "nvidia_driver_version",
+            f"the {source} packages of {title} cannot be pinned to a version",
+            "Remove nvidia_driver_version; nvidia_driver_branch pins the branch.",
+        )
+    if version and version.partition(".")[0] != (branch or entry["branch"]):
+        return Refusal(
+            "nvidia_driver_version",
+            f"{version} is not a version of branch {branch or entry['branch']}",
+            "Correct nvidia_driver_version or nvidia_driver_branch.",
+        )
+    wrong = [kernel for kernel in settings.get("kernels") or () if not is_kernel(kernel)]
+    if wrong:
+        return Refusal(
+            "nvidia_driver_kernels",
+            f"{wrong[0]!r} is not the release of a kernel",
+            "Use releases as `uname -r` prints them.",
+        )
     if branch and branch != entry["branch"] and not _is_free(entry):
         return Refusal(
             "nvidia_driver_branch",
@@ -145,6 +167,11 @@ def system_refusal(settings: Mapping[str, str], table: Mapping[str, Any], title:
             f"Remove nvidia_driver_branch, set it to {entry['branch']}, or choose another nvidia_driver_source.",
         )
     return None
+
+
+def is_kernel(name: object) -> bool:
+    """Return whether a value can be the release of a kernel, such as ``6.1.0-50-amd64``."""
+    return isinstance(name, str) and bool(re.fullmatch(r"[0-9][A-Za-z0-9.+~_-]{0,63}", name))
 
 
 def entry_of(source: str, table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -224,7 +251,7 @@ class Choice(NamedTuple):
     """``dkms`` if the node builds the modules, ``signed`` if packages contain modules that their vendor signed."""
     packages: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    """Packages that are installed if a repository has them: headers of the kernels."""
+    """Packages that are installed if a repository has them: headers of the kernels, unless the inventory lists kernels."""
     streams: tuple[str, ...] = ()
     """Module streams of dnf that have to be enabled."""
     fabric: str = ""
@@ -244,7 +271,8 @@ def choose(
     """Return the driver for a node, or why it gets none.
 
     Args:
-        settings: source, flavor and branch, and ``dcgm`` if the node gets DCGM.
+        settings: source, flavor, branch and version; ``dcgm`` if the node gets DCGM; ``kernels`` if the driver is for
+            other kernels than the running one; ``carried`` if another node builds the modules.
         system: the variables of the node's system (``roles/platform/vars``).
         devices: PCI device IDs of the node's GPUs.
         kernel: release of the running kernel.
@@ -282,13 +310,16 @@ def choose(
         problem = "no package of a kernel is installed that the prebuilt modules follow"
         remedy = f"Install one of {', '.join(system['__platform_headers_follow'])}."
         return Choice(refusal=Refusal("nvidia_driver_source", problem, remedy))
-    headers = [system["__platform_headers_package"].replace("{kernel}", kernel), *follow.values()]
+    headers = [system["__platform_headers_package"].replace("{kernel}", one) for one in settings.get("kernels") or ()]
+    optional = [] if headers else [system["__platform_headers_package"].replace("{kernel}", kernel), *follow.values()]
+    if entry["build"] != "dkms" or settings.get("carried"):
+        headers = optional = []
     return Choice(
         flavor,
         branch,
         entry["build"],
-        tuple(dict.fromkeys(packages)),
-        tuple(dict.fromkeys(headers)) if entry["build"] == "dkms" else (),
+        tuple(dict.fromkeys([*packages, *headers])),
+        tuple(dict.fromkeys(optional)),
         tuple(name.replace("{branch}", branch) for key, name in entry.get("streams", {}).items() if key == flavor),
         fabric,
     )
@@ -317,8 +348,7 @@ def _choice(
     choice = choose(
         settings, system, facts["gpus"], node["kernel"], node["packages"], has_switches=facts["has_switches"]
     )
-    refusal = choice.refusal or Refusal("", "", "")
-    return {**choice._asdict(), "refusal": refusal._asdict() if choice.refusal else {}}
+    return {**choice._asdict(), "refusal": (choice.refusal or Refusal("", "", ""))._asdict()}
 
 
 class FilterModule:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from provision.commands.nvidia_driver import PRESENT, Choice, choose, entry_of, system_refusal
@@ -10,11 +10,12 @@ from provision.commands.package_repositories import repository_paths
 from provision.components.base import Component, NodeState, Repository, RoleNeed, Setting, Variables
 from provision.components.common import is_whole_run, key_problems, package_manager, text
 from provision.facts import NodeFacts, Unknown, is_container, plain
-from provision.model import CheckResult, PreflightCode
+from provision.model import CheckResult, Cluster, Node, PreflightCode
 from provision.model.cause import Cause, CauseKind
 from provision.model.reason import Wording, reason
 
 _SOURCE, _WITHOUT_GPU = "nvidia_driver_source", "nvidia_driver_without_gpu_enabled"
+_KERNELS, _BUILD_NODE = "nvidia_driver_kernels", "nvidia_driver_build_node"
 _URI, _KEY = "nvidia_driver_repository_uri", "nvidia_driver_repository_key"
 _REPOSITORY_SOURCES = ("cuda", "file")
 """The sources that need a repository of the driver."""
@@ -26,8 +27,11 @@ def is_requested(variables: Variables) -> bool:
 
 
 def _gets_driver(variables: Variables, facts: NodeFacts) -> bool:
-    """Return whether the role changes the node: there is a request, and a GPU or the wish to do without."""
-    if not is_requested(variables) or is_container(facts):
+    """Return whether the role changes the node: there is a request, and a GPU or the request to do without.
+
+    A container gets the driver for listed kernels only.
+    """
+    if not is_requested(variables) or (is_container(facts) and not variables.get(_KERNELS)):
         return False
     driver = facts.nvidia_driver
     return isinstance(driver, Unknown) or bool(driver.gpus) or variables.get(_WITHOUT_GPU) is True
@@ -38,6 +42,10 @@ def _settings_of(variables: Variables) -> dict[str, Any]:
         "source": text(variables, _SOURCE),
         "flavor": text(variables, "nvidia_driver_flavor") or "auto",
         "branch": str(variables.get("nvidia_driver_branch") or ""),
+        "version": str(variables.get("nvidia_driver_version") or ""),
+        "kernels": variables.get(_KERNELS) or [],
+        # Headers are checked only where every node builds: the name of the node is not known here.
+        "carried": bool(variables.get(_BUILD_NODE)),
         "dcgm": variables.get("nvidia_driver_dcgm_enabled") is True,
     }
 
@@ -52,7 +60,7 @@ def _has_switches(facts: NodeFacts) -> bool:
 
 def _choice(variables: Variables, system: Variables, facts: NodeFacts) -> Choice | None:
     """Return the driver of the node; None where the role installs none, or only Ansible can say which."""
-    names = (_SOURCE, "nvidia_driver_flavor", "nvidia_driver_branch")
+    names = (_SOURCE, "nvidia_driver_flavor", "nvidia_driver_branch", "nvidia_driver_version", _KERNELS)
     known = all(plain(variables.get(name)) for name in names)
     if not known or not system or not _gets_driver(variables, facts) or isinstance(facts.system, Unknown):
         return None
@@ -125,6 +133,14 @@ def _system_settings(variables: Variables, system: Variables, facts: NodeFacts) 
         yield PreflightCode.VARIABLE_INVALID, refusal.variable, refusal.problem, refusal.remedy
 
 
+def _cluster_settings(node: Node, cluster: Cluster, _: Mapping[str, NodeFacts]) -> Iterator[Setting]:
+    """Yield that the inventory has no such build node."""
+    name = node.variables.get(_BUILD_NODE)
+    if name and plain(name) and name not in {one.name for one in cluster.nodes} and is_requested(node.variables):
+        problem = f"the inventory has no node {name!r}"
+        yield PreflightCode.VARIABLE_INVALID, _BUILD_NODE, problem, "Set it to a node of the inventory, or remove it."
+
+
 def _repositories(variables: Variables, system: Variables) -> Iterator[Repository]:
     source = text(variables, _SOURCE)
     if source not in _REPOSITORY_SOURCES:
@@ -139,8 +155,9 @@ def _repositories(variables: Variables, system: Variables) -> Iterator[Repositor
 
 
 def _packages(variables: Variables, system: Variables, facts: NodeFacts) -> Iterator[str]:
+    """Yield the packages, unless a version is pinned: apt cannot simulate the pin before the role has written it."""
     choice = _choice(variables, system, facts)
-    if choice:
+    if choice and not variables.get("nvidia_driver_version"):
         yield from choice.packages
 
 
@@ -148,6 +165,8 @@ def _files(variables: Variables, facts: NodeFacts) -> Iterator[str]:
     if _gets_driver(variables, facts):
         if variables.get(_SOURCE) in _REPOSITORY_SOURCES:
             yield from repository_paths("nvidia-driver", package_manager(facts))
+        if is_container(facts):
+            return
         yield "/etc/modprobe.d/provision-nvidia-driver.conf"
         if _devices(facts):
             yield "/etc/modules-load.d/provision-nvidia-driver.conf"
@@ -164,13 +183,15 @@ COMPONENT = Component(
             "the NVIDIA driver's libraries change, which the CDI description lists"
         ),
     },
-    read_variables=(_SOURCE, _WITHOUT_GPU, "nvidia_driver_persistence_enabled"),
+    read_variables=(_SOURCE, _WITHOUT_GPU, _KERNELS, "nvidia_driver_persistence_enabled"),
     harmless_variables=frozenset(
         {
             "nvidia_driver_dcgm_enabled",
             "nvidia_driver_persistence_enabled",
             "nvidia_driver_signing_certificate",
             _WITHOUT_GPU,
+            _KERNELS,
+            _BUILD_NODE,
             _URI,
             _KEY,
         }
@@ -186,6 +207,7 @@ COMPONENT = Component(
     fixes_if={"nvidia_driver.modules": _is_missing, "nvidia_driver.nouveau": _is_unblocked},
     settings=_settings,
     system_settings=_system_settings,
+    cluster_settings=_cluster_settings,
     files=_files,
     packages=_packages,
     repositories=_repositories,

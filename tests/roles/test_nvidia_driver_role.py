@@ -25,7 +25,6 @@ JOURNAL = (
     "fabric manager NVIDIA GPU driver interface version 580.95.05 don't match with driver version 580.82.07. "
     "Please update with matching NVIDIA driver package.\n"
 )
-COMPILER = "/build/nvidia/nv-mmap.c:466:21: error: assignment of read-only member 'vm_flags'\n"
 DEBIAN = systems(roles_folder())["debian_12"]
 PACKAGES = {"linux-image-amd64": "6.1"}
 
@@ -176,15 +175,13 @@ def test_a_reset_rebuilds_the_initramfs(tmp_path: Path, rebuilt: dict[str, Any])
 class Programs:
     """A node on which the programs that the module runs have prepared results."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        self.tmp_path = tmp_path
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.loaded: set[str] = set()
         self.file, self.version, self.loaded_version = "/lib/modules/x/nvidia.ko", "535.261.03", ""
         self.gpus: list[str] = ["20b2"]
         self.unit = {"LoadState": "loaded", "ActiveState": "inactive", "UnitFileState": "enabled"}
         self.log = "[    1.0] Linux\n"
         self.said: list[str] = []
-        self.dkms, self.headers = True, True
         self.modprobe: tuple[int, str, str] = (0, "", "")
         self.in_use: set[str] = set()
         self.recorded: list[str] = []
@@ -202,13 +199,8 @@ class Programs:
         monkeypatch.setattr(
             module, "text", lambda path: self.loaded_version if path == "/sys/module/nvidia/version" else text(path)
         )
-        monkeypatch.setattr(module.os.path, "isdir", lambda path: self.headers if path.endswith("/build") else True)
-        monkeypatch.setattr(module.glob, "glob", lambda _pattern: [str(path) for path in tmp_path.glob("make.log")])
         self.params: dict[str, Any] = {"persistence": True, "disruptive": False, "fabric": "", "dcgm": False}
         self.run_command_environ_update: dict[str, str] = {}
-
-    def get_bin_path(self, name: str) -> str | None:
-        return name if self.dkms else None
 
     def run_command(self, argv: list[str]) -> tuple[int, str, str]:
         words = argv[2:] if argv[0] == "timeout" else argv
@@ -239,9 +231,9 @@ class Programs:
 
 
 @pytest.fixture
-def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Programs:
+def node(monkeypatch: pytest.MonkeyPatch) -> Programs:
     """A node with a GPU and an installed driver that is not loaded."""
-    return Programs(monkeypatch, tmp_path)
+    return Programs(monkeypatch)
 
 
 def test_an_installed_driver_is_loaded_and_its_daemon_started(node: Programs) -> None:
@@ -316,33 +308,6 @@ def test_a_load_that_hangs_is_named(node: Programs) -> None:
     node.modprobe = (124, "", "")
 
     assert "hangs" in node.start()["explanation"]
-
-
-def test_a_build_that_fails_has_the_line_of_the_compiler(node: Programs) -> None:
-    """And the file with the rest."""
-    node.file = ""
-    (node.tmp_path / "make.log").write_text("make[1]: Entering directory\n" + COMPILER + "make: *** Error 2\n")
-    outcome = node.start()
-
-    assert not outcome["ok"]
-    assert outcome["evidence"] == COMPILER.strip()
-    assert "make.log" in outcome["remedy"]
-    assert f"dkms autoinstall -k {KERNEL}" in node.said
-    assert not any(line.startswith("modprobe") for line in node.said)
-
-
-def test_missing_headers_are_named(node: Programs) -> None:
-    """DKMS only skips the kernel."""
-    node.file, node.headers = "", False
-
-    assert node.start()["cause"] == "kernel_headers_missing"
-
-
-def test_packages_without_modules_for_this_kernel_are_named(node: Programs) -> None:
-    """Signed modules of another kernel."""
-    node.file, node.dkms = "", False
-
-    assert node.start()["cause"] == "not_installed"
 
 
 def test_nouveau_is_unloaded_or_named(node: Programs) -> None:
@@ -453,6 +418,43 @@ def role(facts: dict[str, Any] | None = None, **variables: Any) -> Role:
     )
 
 
+NEXT: dict[str, Any] = {"nvidia_driver_kernels": ["6.2.0", "6.3.0"]}
+
+
+def test_listed_kernels_get_the_driver_without_being_run() -> None:
+    """Their headers are required; nothing is loaded or configured to be, and a container is no hindrance."""
+    for kind in ("metal", "container"):
+        one = role(**NEXT, platform_node={"kind": kind, "modules_loadable": kind == "metal"})
+
+        assert one.value("__nvidia_driver_managed") is True
+        assert one.value("__nvidia_driver_loads") is False
+        assert one.value("__nvidia_driver_boots") is (kind == "metal")
+        assert one.value("__nvidia_driver_choice.packages")[-2:] == ["linux-headers-6.2.0", "linux-headers-6.3.0"]
+        assert one.value("__nvidia_driver_choice.optional") == []
+
+
+def test_only_the_build_node_gets_headers() -> None:
+    """The others get its modules."""
+    builder, other = (role(**NEXT, nvidia_driver_build_node=name) for name in ("gpu1", "gpu2"))
+
+    assert [one.value("__nvidia_driver_carried") for one in (role(), builder, other)] == [False, False, True]
+    assert "linux-headers-6.2.0" in builder.value("__nvidia_driver_choice.packages")
+    assert not any("headers" in name for name in other.value("__nvidia_driver_choice.packages"))
+    locked = role({"secure_boot": True}, nvidia_driver_build_node="gpu2").says("preflight", CHECKS["signature"])
+    assert "which gpu2 builds" in locked
+    assert "copy this file of gpu2 to the node, then `mokutil" in locked
+
+
+def test_a_pinned_version_is_written_for_apt() -> None:
+    """And the file is removed with the setting."""
+    pinned = role(nvidia_driver_version="535.261.03").value("__nvidia_driver_pin_file")
+
+    assert pinned["path"] == "/etc/apt/preferences.d/provision-nvidia-driver.pref"
+    assert "Pin: version 535.261.03-*" in pinned["content"].splitlines()
+    assert [pinned["state"], role().value("__nvidia_driver_pin_file.state")] == ["file", "absent"]
+    assert role(nvidia_driver_version="580.1").value("__nvidia_driver_choice.refusal.variable") == "nvidia_driver_version"
+
+
 CHECKS = {
     "driver": "Check that there is a driver for the node",
     "elsewhere": "Check that no driver from elsewhere is installed",
@@ -545,6 +547,12 @@ def test_a_loaded_driver_is_not_replaced_under_a_job() -> None:
             "skipped: a container node cannot load",
         ),
         ({}, {"platform_node": {"modules_loadable": False}}, "skipped: this node has no /lib/modules/6.1.0"),
+        (
+            {},
+            {"platform_node": {"modules_loadable": False, "kind": "container"}, **NEXT},
+            "not loaded: a container node cannot load kernel modules; the driver is built for 6.2.0, 6.3.0",
+        ),
+        ({}, NEXT, "not loaded: the node runs kernel 6.1.0; the driver is built for 6.2.0, 6.3.0"),
         (
             {"gpus": []},
             {

@@ -7,8 +7,7 @@ short_description: Probe a node for its NVIDIA driver, rebuild the initramfs, or
 description:
   - action=look reads files. It changes nothing, and runs no tool of the driver, which could hang.
   - action=initramfs rebuilds the initramfs of every kernel unless the last successful rebuild was for the same content of the files.
-  - action=start builds the modules for the running kernel if DKMS has not, replaces nouveau or another loaded version,
-    loads the driver, and starts the persistence daemon. The result has the cause if the driver is not loaded.
+  - action=start replaces nouveau or another loaded version, loads the driver, and starts the persistence daemon. The result has the cause if the driver is not loaded.
 options:
   action: {description: Action to perform., type: str, choices: [look, initramfs, start], required: true}
   certificate: {description: 'action=look: certificate whose enrolment for Secure Boot is checked.', type: str, default: ""}
@@ -28,13 +27,13 @@ import os
 import re
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.nvidia_driver_files import data, module_file, requires_signature, result, text
 from ansible.module_utils.platform_kernel_module_failures import diagnose
 from ansible.module_utils.platform_origin import record, record_module, record_unit
 from ansible.module_utils.platform_replace import replace
 
 DEVICES = "/sys/bus/pci/devices"
 VFIO = "/sys/bus/pci/drivers/vfio-pci"
-SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-*"
 TRUSTED = ("/sys/firmware/efi/efivars/db-*", "/sys/firmware/efi/efivars/MokListRT*")
 OWN_FILE = "/etc/modprobe.d/provision-nvidia-driver.conf"
 UNIT = "nvidia-persistenced.service"
@@ -43,29 +42,8 @@ DCGM_UNIT = "nvidia-dcgm.service"
 SERVICES = (UNIT, FABRIC_UNIT, DCGM_UNIT, "dcgm.service")
 MODULES = ("nvidia_peermem", "nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia")
 REBUILT = "/var/lib/provision/nvidia_driver/initramfs"  # the checksum of the files of the last rebuild
-FILE = re.compile(r"^(\S*/)?nvidia([-_](current|legacy|tesla)([-_][0-9]+(xx)?)?([-_]open)?)?\.ko(\.(xz|zst|gz))?:")
 ENABLED = ("enabled", "enabled-runtime", "static", "indirect", "generated", "alias")
-BUILD_SECONDS = "3600"
 LOAD_SECONDS = "120"
-MAX_LINES = 2000
-
-
-def text(path):
-    """Return the text of a file, empty if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read()
-    except OSError:
-        return ""
-
-
-def data(path):
-    """Return the bytes of a file, empty if it cannot be read."""
-    try:
-        with open(path, "rb") as stream:
-            return stream.read()
-    except OSError:
-        return b""
 
 
 def gpus(root="/"):
@@ -93,17 +71,6 @@ def is_loaded(name, root="/"):
     return os.path.isdir(f"{root.rstrip('/')}/sys/module/{name}")
 
 
-def requires_signature(root="/"):
-    """Return whether the kernel loads only signed modules."""
-    root = root.rstrip("/")
-    if text(root + "/sys/module/module/parameters/sig_enforce").strip() == "Y":
-        return True
-    mode = re.search(r"\[(\w+)\]", text(root + "/sys/kernel/security/lockdown"))
-    if mode:  # the kernel decides: after `mokutil --disable-validation` it ignores the setting of the firmware
-        return mode.group(1) != "none"
-    return any(data(path)[-1:] == b"\1" for path in glob.glob(root + SECURE_BOOT))
-
-
 def is_enrolled(certificate, root="/"):
     """Return whether the firmware trusts a certificate (PEM or DER file): it is in a list of certificates."""
     root = root.rstrip("/")
@@ -113,13 +80,6 @@ def is_enrolled(certificate, root="/"):
         content = binascii.a2b_base64(pem.group(1))
     lists = [data(path) for pattern in TRUSTED for path in glob.glob(root + pattern)]
     return bool(content) and any(content in certificates for certificates in lists)
-
-
-def module_file(kernel, root="/"):
-    """Return the path of a module of the driver for a kernel; empty if there is none."""
-    folder = f"{root.rstrip('/')}/lib/modules/{kernel}"
-    names = [line.partition(":")[0] for line in text(folder + "/modules.dep").splitlines() if FILE.match(line)]
-    return os.path.join(folder, names[0]) if names else ""
 
 
 def look(module):
@@ -166,20 +126,8 @@ def rebuild_initramfs(module):
     return True
 
 
-def result(cause="", explanation="", remedy="", evidence="", *, ok=False):
-    """Return the outcome of a start."""
-    lines = evidence.splitlines()
-    return {
-        "ok": ok,
-        "cause": cause,
-        "explanation": explanation.rstrip("."),
-        "remedy": remedy,
-        "evidence": lines[-1][:300] if lines else "",
-    }
-
-
 class Start:
-    """Builds and loads the driver.
+    """Loads the driver.
 
     Args:
         module: runs programs.
@@ -195,38 +143,9 @@ class Start:
 
     def outcome(self):
         """Bring the driver to its desired state; return the outcome."""
-        failure = self._build() or self._unload_others() or self._load() or self._fabric()
+        failure = self._unload_others() or self._load() or self._fabric()
         self._daemon(running=self.module.params["persistence"] and not failure)
         return failure or self._dcgm() or result(ok=True)
-
-    def _build(self):
-        """Build the modules for the running kernel if there are none."""
-        if module_file(self.kernel):
-            return None
-        if not self.module.get_bin_path("dkms"):
-            return result(
-                "not_installed",
-                f"the packages have no driver for kernel {self.kernel}",
-                "Reboot into a kernel of the packages, or install the packages of this kernel.",
-            )
-        self.changed = True
-        self._run(["timeout", BUILD_SECONDS, "dkms", "autoinstall", "-k", self.kernel])
-        if module_file(self.kernel):
-            return None
-        if not os.path.isdir(f"/lib/modules/{self.kernel}/build"):
-            return result(
-                "kernel_headers_missing",
-                f"the headers of kernel {self.kernel}, for which DKMS has to build the driver, are not installed",
-                "Install them, or reboot into the kernel whose headers are installed, then apply again.",
-            )
-        logs = sorted(glob.glob("/var/lib/dkms/nvidia*/*/build/make.log"), key=os.path.getmtime)
-        lines = text(logs[-1]).splitlines()[-MAX_LINES:] if logs else []
-        errors = [line.strip() for line in lines if re.search(r"error: |No such file|No space left|cannot ", line)]
-        cause = diagnose(make="\n".join(lines))
-        evidence = errors[0] if errors else cause.evidence
-        explanation = f"DKMS cannot build the driver for kernel {self.kernel}: {cause.explanation}"
-        log = f" The complete output is in {logs[-1]}." if logs else ""
-        return result(cause.cause, explanation, cause.remedy + log, evidence)
 
     def _unload_others(self):
         """Unload nouveau, or another version of the driver."""
