@@ -178,6 +178,8 @@ class Component:
     """Return the image that a step pulls, for the check of its registry; None: no registry is asked."""
     packages: Callable[[Variables, Variables, NodeFacts], Iterable[str]] = lambda _variables, _system, _facts: ()
     """Yield packages beyond those of the system's file, which is the second argument."""
+    first_nodes: Callable[[Cluster], AbstractSet[str]] = lambda _cluster: frozenset()
+    """Return the nodes that the role has to change before others: they are in the first waves."""
     cluster_packages: Callable[[Node, Cluster], Iterable[str]] = lambda _node, _cluster: ()
     """Yield packages that the node needs because of its part in the cluster."""
     missing_package_remedy: str = (

@@ -141,6 +141,12 @@ def _cluster_settings(node: Node, cluster: Cluster, _: Mapping[str, NodeFacts]) 
         yield PreflightCode.VARIABLE_INVALID, _BUILD_NODE, problem, "Set it to a node of the inventory, or remove it."
 
 
+def _build_nodes(cluster: Cluster) -> frozenset[str]:
+    """Return the nodes that build the modules for others."""
+    names = (node.variables.get(_BUILD_NODE) for node in cluster.nodes if is_requested(node.variables))
+    return frozenset(name for name in names if isinstance(name, str))
+
+
 def _repositories(variables: Variables, system: Variables) -> Iterator[Repository]:
     source = text(variables, _SOURCE)
     if source not in _REPOSITORY_SOURCES:
@@ -208,6 +214,7 @@ COMPONENT = Component(
     settings=_settings,
     system_settings=_system_settings,
     cluster_settings=_cluster_settings,
+    first_nodes=_build_nodes,
     files=_files,
     packages=_packages,
     repositories=_repositories,

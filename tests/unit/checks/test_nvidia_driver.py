@@ -189,3 +189,21 @@ def test_an_unavailable_fact_is_a_failure(judged: Judged) -> None:
     result = judged(nvidia_driver=Unknown("hung"))["nvidia_driver.modules"]
 
     assert (result.status, result.reason.code) == (FAIL, "check.fact_unavailable")
+
+
+def test_links_of_a_node_without_a_gpu_are_not_judged(judged: Judged) -> None:
+    """Its nvidia-smi reaches no driver."""
+    result = judged(WITHOUT, **NO_GPU, nvlinks=Unknown("nvidia-smi nvlink failed"))["gpu.nvlink"]
+
+    assert (result.status, result.reason.code) == (SKIP, "gpu.none")
+
+
+@pytest.mark.parametrize(("running", "code"), [("6.1.0", "missing"), ("6.2.0", "other_kernel")])
+def test_a_driver_for_the_next_kernel_is_not_missing_in_the_running_one(judged: Judged, running: str, code: str) -> None:
+    """The node has to be rebooted."""
+    assert not isinstance(BASE.system, Unknown)
+    facts = {**NO_GPU, **modules("", "", ""), "system": dataclasses.replace(BASE.system, kernel=running)}
+    result = judged({**WITHOUT, "nvidia_driver_kernels": ["6.1.0"]}, **facts)["nvidia_driver.modules"]
+
+    assert result.reason.code == f"nvidia_driver.modules.{code}"
+    assert (result.status is WARN) == (code == "other_kernel")
