@@ -396,3 +396,40 @@ def test_every_dcgm_table_has_a_case_and_other_sources_are_refused() -> None:
     assert choice.refusal
     assert choice.refusal.variable == "nvidia_driver_dcgm_enabled"
     assert choice.refusal.problem == "Debian 12 has no DCGM in its distribution packages"
+
+
+# Kernels, versions, and builds of another node
+
+
+@pytest.mark.parametrize(
+    ("system", "more", "variable"),
+    [
+        ("debian_12", {"version": "535.261.03"}, ""),
+        ("debian_12", {"version": "535.261.03; reboot"}, "nvidia_driver_version"),
+        ("debian_12", {"version": "550.163.01"}, "nvidia_driver_version"),
+        ("ubuntu_24.04", {"version": "580.95.05"}, "nvidia_driver_version"),
+        ("debian_12", {"kernels": ["6.1.0-50-amd64", "6.1.0-50-cloud-amd64"]}, ""),
+        *(
+            ("debian_12", {"kernels": ["6.1.0-50-amd64", name]}, "nvidia_driver_kernels")
+            for name in ("../x", "-k", "6.1 6.2", "6.1\n", "", 6)
+        ),
+    ],
+)
+def test_a_version_and_kernels_are_what_the_system_can_have(system: str, more: dict[str, Any], variable: str) -> None:
+    """They become parts of a file of apt, of names of packages and of paths."""
+    refusal = choose(settings() | more, SYSTEMS[system], [], "6.1", [IMAGES[system.partition("_")[0]]]).refusal
+
+    assert (refusal.variable if refusal else "") == variable
+
+
+def test_headers_are_those_of_the_listed_kernels() -> None:
+    """Then they are required; a node that gets its modules from another one has none."""
+    listed = {"kernels": ["6.1.0-50-amd64", "6.1.0-50-cloud-amd64"]}
+    usual, own, carried = (
+        choose(settings() | more, SYSTEMS["debian_12"], [], "6.1.0-57-amd64", ["linux-image-amd64"])
+        for more in ({}, listed, {**listed, "carried": True})
+    )
+
+    assert usual.optional == ("linux-headers-6.1.0-57-amd64", "linux-headers-amd64")
+    assert own.packages == (*usual.packages, "linux-headers-6.1.0-50-amd64", "linux-headers-6.1.0-50-cloud-amd64")
+    assert (own.optional, carried.optional, carried.packages) == ((), (), usual.packages)

@@ -16,7 +16,7 @@ from provision.facts.system import Kind, NodeKind
 from provision.inventory.role_files import defaults, systems
 from provision.model import StepClass
 from provision.planning import Cause, CauseKind, PlanScene, plan_node, step_class
-from provision.planning.requirements import packages_of, repositories_of, setting_problems
+from provision.planning.requirements import cluster_problems, packages_of, repositories_of, setting_problems
 from provision.planning.steps import findings
 from provision.resources import roles_folder
 from tests.unit.planning.conftest import busy, cluster_of, facts_of, scene_of
@@ -286,3 +286,27 @@ def test_a_machine_with_switches_gets_its_fabric_manager_or_is_refused() -> None
     assert "nvidia-fabricmanager-580" in packages_of(ROLE, DEFAULTS | REQUEST, SYSTEMS["ubuntu_24.04"], facts)
     [(variable, problem)] = problems("debian_12", facts, **REQUEST)
     assert (variable, "no fabric manager" in problem) == ("nvidia_driver_source", True)
+
+
+def test_a_container_gets_the_driver_for_listed_kernels_only() -> None:
+    """It can build, and cannot load: nothing is written for a boot."""
+    facts = dataclasses.replace(FACTS, **{**NO_GPU, **IN_CONTAINER})
+    variables = DEFAULTS | WITHOUT | {"nvidia_driver_kernels": ["6.1.0-50-amd64"]}
+
+    wanted = packages_of(ROLE, variables, SYSTEMS["debian_12"], facts)
+    assert wanted[-1] == "linux-headers-6.1.0-50-amd64"
+    assert list(COMPONENTS[ROLE].files(variables, facts)) == []
+    pinned = variables | {"nvidia_driver_version": "535.261.03"}
+    assert packages_of(ROLE, pinned, SYSTEMS["debian_12"], facts) == ()
+
+
+def test_the_build_node_is_a_node_of_the_inventory_and_comes_first() -> None:
+    """Its build is what the others wait for."""
+    for name, refused in (("gpu2", []), ("gpu9", ["nvidia_driver_build_node"])):
+        cluster = cluster_of(3, **REQUEST, nvidia_driver_build_node=name)
+
+        assert [one.object for one in cluster_problems(ROLE, cluster.node("gpu1"), cluster, {})] == refused
+        assert COMPONENTS[ROLE].first_nodes(cluster) == {name}
+    unrequested = cluster_of(nvidia_driver_build_node="gpu2")
+    assert COMPONENTS[ROLE].first_nodes(unrequested) == frozenset()
+    assert cluster_problems(ROLE, unrequested.node("gpu1"), unrequested, {}) == ()
