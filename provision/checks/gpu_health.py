@@ -96,15 +96,13 @@ def _row_remap(scene: Scene) -> Verdict:
 @check("gpu.nvlink", after="gpu.driver")
 def _nvlink(scene: Scene) -> Verdict:
     gpus, simulated = _gpus(scene), scene.simulated(*_SMI)
-    if not gpus:
-        return skip("gpu.none", simulated=simulated)
-    links = known(scene.facts.nvlinks)
+    links = known(scene.facts.nvlinks) if gpus else {}
     judged = [gpu for gpu in gpus if not gpu.health.mig]
     counts = {gpu.index: links.get(gpu.index, Links(0)) for gpu in judged}
     wired = [gpu.index for gpu in judged if BASEBOARD.search(gpu.name) and len(judged) > 1]
     most = max((link.active for link in counts.values()), default=0)
     if not most and not wired:
-        return skip("gpu.nvlink.none", simulated=simulated)
+        return skip("gpu.nvlink.none" if gpus else "gpu.none", simulated=simulated)
     down = {
         number: link for number, link in counts.items()
         if link.active < most and (number in wired or (link.active and link.inactive))

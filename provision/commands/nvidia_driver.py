@@ -138,35 +138,36 @@ def system_refusal(settings: Mapping[str, Any], table: Mapping[str, Any], title:
         )
     if branch and not re.fullmatch(r"[0-9]{3}", branch):
         return Refusal("nvidia_driver_branch", f"{branch!r} is not a branch", "Use a number such as 580.")
-    version = str(settings.get("version") or "")
-    if version and not re.fullmatch(r"[0-9]{3}(\.[0-9]{1,3}){1,2}", version):
-        return Refusal("nvidia_driver_version", f"{version!r} is not a version", "Use a version such as 535.261.03.")
-    if version and not entry.get("pin"):
-        return Refusal(
-            "nvidia_driver_version",
-            f"the {source} packages of {title} cannot be pinned to a version",
-            "Remove nvidia_driver_version; nvidia_driver_branch pins the branch.",
-        )
-    if version and version.partition(".")[0] != (branch or entry["branch"]):
-        return Refusal(
-            "nvidia_driver_version",
-            f"{version} is not a version of branch {branch or entry['branch']}",
-            "Correct nvidia_driver_version or nvidia_driver_branch.",
-        )
-    wrong = [kernel for kernel in settings.get("kernels") or () if not is_kernel(kernel)]
-    if wrong:
-        return Refusal(
-            "nvidia_driver_kernels",
-            f"{wrong[0]!r} is not the release of a kernel",
-            "Use releases as `uname -r` prints them.",
-        )
     if branch and branch != entry["branch"] and not _is_free(entry):
         return Refusal(
             "nvidia_driver_branch",
             f"{title} has only branch {entry['branch']} in its {source} packages, not {branch}",
             f"Remove nvidia_driver_branch, set it to {entry['branch']}, or choose another nvidia_driver_source.",
         )
+    return _version_refusal(settings, entry, title) or _kernel_refusal(settings)
+
+
+def _version_refusal(settings: Mapping[str, Any], entry: Mapping[str, Any], title: str) -> Refusal | None:
+    """Return why the packages cannot be pinned to a version."""
+    variable, version, branch = "nvidia_driver_version", settings.get("version"), settings["branch"] or entry["branch"]
+    if not version:
+        return None
+    if not re.fullmatch(r"[0-9]{3}(\.[0-9]{1,3}){1,2}", version):
+        return Refusal(variable, f"{version!r} is not a version", "Use a version such as 535.261.03.")
+    if not entry.get("pin"):
+        problem = f"the {settings['source']} packages of {title} cannot be pinned to a version"
+        return Refusal(variable, problem, "Remove it; nvidia_driver_branch pins the branch.")
+    if version.partition(".")[0] != branch:
+        problem = f"{version} is not a version of branch {branch}"
+        return Refusal(variable, problem, "Correct nvidia_driver_version or nvidia_driver_branch.")
     return None
+
+
+def _kernel_refusal(settings: Mapping[str, Any]) -> Refusal | None:
+    """Return why the driver cannot be built for the listed kernels."""
+    wrong = [name for name in settings.get("kernels") or () if not is_kernel(name)]
+    problem = f"{wrong[0]!r} is not the release of a kernel" if wrong else ""
+    return Refusal("nvidia_driver_kernels", problem, "Use releases as `uname -r` prints them.") if wrong else None
 
 
 def is_kernel(name: object) -> bool:
@@ -251,7 +252,7 @@ class Choice(NamedTuple):
     """``dkms`` if the node builds the modules, ``signed`` if packages contain modules that their vendor signed."""
     packages: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    """Packages that are installed if a repository has them: headers of the kernels, unless the inventory lists kernels."""
+    """Packages that are installed if a repository has them: headers, unless the inventory lists kernels."""
     streams: tuple[str, ...] = ()
     """Module streams of dnf that have to be enabled."""
     fabric: str = ""
@@ -294,26 +295,22 @@ def choose(
         remedy = "Choose another nvidia_driver_source, or install driver and fabric manager yourself and set `present`."
         refusal = Refusal("nvidia_driver_source", f"{problem} for machines with {FABRICS[fabric]}", remedy)
     if not refusal and not entry.get(flavor):
-        problem = (
-            f"{system.get('__platform_title')} has no {flavor} kernel modules in its {settings['source']} packages"
-        )
+        title = system.get("__platform_title")
+        problem = f"{title} has no {flavor} kernel modules in its {settings['source']} packages"
         refusal = Refusal("nvidia_driver_source", problem, "Choose another nvidia_driver_source.")
     if refusal:
         return Choice(refusal=refusal)
     follow = {image: headers for image, headers in system["__platform_headers_follow"].items() if image in installed}
-    dcgm = entry["dcgm"] if settings.get("dcgm") and devices else ()
     cuda = "13" if int(branch) >= int(CUDA_13) else "12"
-    wanted = (*entry[flavor], *entry.get(fabric, ()), *dcgm)
+    wanted = (*entry[flavor], *entry.get(fabric, ()), *(entry["dcgm"] if settings.get("dcgm") and devices else ()))
     names = [name.replace("{branch}", branch).replace("{cuda}", cuda) for name in wanted]
     packages = [one for name in names for one in _of_images(name, list(follow))]
     if not packages or any("{image}" in name for name in packages):
         problem = "no package of a kernel is installed that the prebuilt modules follow"
         remedy = f"Install one of {', '.join(system['__platform_headers_follow'])}."
         return Choice(refusal=Refusal("nvidia_driver_source", problem, remedy))
-    headers = [system["__platform_headers_package"].replace("{kernel}", one) for one in settings.get("kernels") or ()]
-    optional = [] if headers else [system["__platform_headers_package"].replace("{kernel}", kernel), *follow.values()]
-    if entry["build"] != "dkms" or settings.get("carried"):
-        headers = optional = []
+    is_built = entry["build"] == "dkms" and not settings.get("carried")
+    headers, optional = _headers(settings, system, kernel, follow.values()) if is_built else ([], [])
     return Choice(
         flavor,
         branch,
@@ -323,6 +320,15 @@ def choose(
         tuple(name.replace("{branch}", branch) for key, name in entry.get("streams", {}).items() if key == flavor),
         fabric,
     )
+
+
+def _headers(
+    settings: Mapping[str, Any], system: Mapping[str, Any], kernel: str, follow: Iterable[str]
+) -> tuple[list[str], list[str]]:
+    """Return the required headers, which are those of listed kernels, and the optional ones."""
+    name = system["__platform_headers_package"]
+    listed = [name.replace("{kernel}", one) for one in settings.get("kernels") or ()]
+    return listed, [] if listed else [name.replace("{kernel}", kernel), *follow]
 
 
 def _dcgm_refusal(

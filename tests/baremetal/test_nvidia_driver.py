@@ -93,7 +93,6 @@ def hosts_of(provision: Provision, lab: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def node(provision: Provision) -> Iterator[Node]:
     """A machine without a GPU; none is SIMULATED either. It runs the kernel of the last point release."""
-    provision.environment["XDG_CACHE_HOME"] = str(provision.folder / "cache")
     try:
         provision.ok("lab", "up", BUILD_LAB, "--driver", "container", "--nodes", "1", "--system", "debian12")
         kernel, version = (

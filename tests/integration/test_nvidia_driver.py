@@ -1,4 +1,4 @@
-"""The driver of Debian on container nodes: real packages, real builds by DKMS for two kernels, and one build for both nodes.
+"""The driver of Debian on container nodes: real packages, real builds for two kernels, and one build for both nodes.
 
 A container has the kernel of its host, so nothing is loaded here; tests/baremetal/test_nvidia_driver.py does that.
 """
@@ -74,7 +74,6 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(provision: Provision) -> Iterator[Cluster]:
     """The nodes with the sections of Debian that the driver is in; the second one has the kernels, and no headers."""
-    provision.environment["XDG_CACHE_HOME"] = str(provision.folder / "cache")
     try:
         provision.ok("lab", "up", LAB, "--driver", "container", "--nodes", "2", "--system", "debian12")
         inventory = provision.folder / "inventories/driver"

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
 from ansible.plugins.loader import action_loader
 
 from tests.support.expressions import ROLES  # which initializes Ansible's loader of plugins
+from tests.support.light_modules import light
 from tests.support.modules import load, run
 
 action_loader.add_directory(str(ROLES / "platform/action_plugins"))
@@ -57,16 +57,17 @@ class Node:
         programs = root / "bin"
         programs.mkdir(exist_ok=True)
         for name, script in {"dkms": self.dkms, "modinfo": f"echo {self.magic} SMP"}.items():
-            (programs / name).write_text(f"#!/bin/sh\necho \"$*\" >>{root}/calls\n{script}\n")
+            (programs / name).write_text(f'#!/bin/sh\necho "$*" >>{root}/calls\n{script}\n')
             (programs / name).chmod(0o755)
         listed = root / "modules" / KERNEL / "modules.dep"
         with patch.context() as context:
             context.setenv("PATH", f"{programs}:{os.environ['PATH']}")
             context.setattr(module, "DKMS", str(root / "dkms"))
             context.setattr(module, "module_file", lambda _kernel: str(listed) if listed.exists() else "")
-            context.setattr(module, "requires_signature", lambda: (root / "secure").exists())
+            context.setattr(module, "requires_signature", (root / "secure").exists)
             isdir = os.path.isdir
-            moved = {f"/lib/modules/{KERNEL}": root / "modules" / KERNEL, f"/lib/modules/{KERNEL}/build": root / "headers"}
+            here = f"/lib/modules/{KERNEL}"
+            moved = {here: root / "modules" / KERNEL, f"{here}/build": root / "headers"}
             context.setattr(module.os.path, "isdir", lambda path: isdir(moved.get(str(path), path)))
             return run(module, **parameters)
 
@@ -139,13 +140,18 @@ def test_a_kernel_with_modules_is_not_built_again(make: Make) -> None:
 class Plugin(carry.ActionModule):  # type: ignore[misc]
     """The action plugin, which reaches the node of the test."""
 
-    def __init__(self, node: Node, **arguments: Any) -> None:
+    def __init__(self, node: Node, source: str = "builder") -> None:
         self.node = node
         self.forged: Callable[[dict[str, Any]], dict[str, Any]] = lambda answer: answer
-        self._task = SimpleNamespace(args={"source": "builder", "kernels": [KERNEL], "certificate": "", **arguments}, check_mode=False)
+        arguments = {"source": source, "kernels": [KERNEL], "certificate": ""}
+        self._task = SimpleNamespace(args=arguments, check_mode=False, async_val=False)
+        self._connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir=""))
 
-    def send(self, name: str, arguments: dict[str, Any], _task_vars: Any) -> dict[str, Any]:
-        assert name == "nvidia_driver_build"
+    def _execute_module(self, module_name: str, module_args: dict[str, str], **_: Any) -> dict[str, Any]:
+        assert module_name == "platform_light"
+        document = light.decoded(module_args["program"])
+        assert document["path"].endswith("/nvidia_driver_build.py")
+        arguments = document["arguments"]
         self.node.calls.append([arguments["action"]])
         return self.forged(self.node.call(**arguments))
 
@@ -200,7 +206,7 @@ def test_the_builds_of_another_node_are_not_used(make: Make) -> None:
     """The operator trusts one node, by its name."""
     builder, other = make("a"), make("b")
     builder.built()
-    Plugin(builder, source="mallory").on("mallory")
+    Plugin(builder, "mallory").on("mallory")
 
     with pytest.raises(carry.RefusedError, match="builder has built no modules"):
         Plugin(other).on("other")
@@ -230,7 +236,7 @@ def test_a_node_refuses_modules_that_it_cannot_use(make: Make, damage: str) -> N
         other.dkms = "echo Bad return status >&2; exit 9"
     plugin = Plugin(other)
     if damage == "other":
-        state = plugin._send({"action": "state", "kernels": [KERNEL]}, None)
+        state = other.call(action="state", kernels=[KERNEL])
         (other.root / "dkms" / NAME / VERSION / "source").rmdir()
         plugin.forged = lambda answer: state if "builds" in answer else answer
 
@@ -311,7 +317,8 @@ def test_a_cached_file_that_is_not_private_or_damaged_is_not_used(make: Make, ca
     Plugin(builder).on("builder")
     [file] = cache.iterdir()
     if damage == "content":
-        file.write_text(file.read_text().replace(hashlib.sha256(MODULES["nvidia-current-open.ko"]).hexdigest(), "0" * 64))
+        checksum = hashlib.sha256(MODULES["nvidia-current-open.ko"]).hexdigest()
+        file.write_text(file.read_text().replace(checksum, "0" * 64))
     elif damage == "mode":
         file.chmod(0o666)
     else:

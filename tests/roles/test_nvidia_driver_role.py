@@ -452,7 +452,8 @@ def test_a_pinned_version_is_written_for_apt() -> None:
     assert pinned["path"] == "/etc/apt/preferences.d/provision-nvidia-driver.pref"
     assert "Pin: version 535.261.03-*" in pinned["content"].splitlines()
     assert [pinned["state"], role().value("__nvidia_driver_pin_file.state")] == ["file", "absent"]
-    assert role(nvidia_driver_version="580.1").value("__nvidia_driver_choice.refusal.variable") == "nvidia_driver_version"
+    wrong = role(nvidia_driver_version="580.1")
+    assert wrong.value("__nvidia_driver_choice.refusal.variable") == "nvidia_driver_version"
 
 
 CHECKS = {

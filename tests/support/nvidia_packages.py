@@ -5,8 +5,8 @@ from __future__ import annotations
 __all__ = ["ADD_SECTIONS", "DRIVER_VERSION", "INSTALL", "INSTALLED", "release_kernel"]
 
 ADD_SECTIONS = (
-    "sed -i 's/^Components:.*/Components: main contrib non-free non-free-firmware/' /etc/apt/sources.list.d/debian.sources"
-    " && apt-get -qq update"
+    "sed -i 's/^Components:.*/Components: main contrib non-free non-free-firmware/'"
+    " /etc/apt/sources.list.d/debian.sources && apt-get -qq update"
 )
 """What the site does on its nodes: these sections are not Debian's default."""
 INSTALL = "DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends >/dev/null 2>&1"

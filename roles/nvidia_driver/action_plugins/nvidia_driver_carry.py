@@ -14,11 +14,13 @@ import json
 import os
 import re
 import stat
+import sys
 import tempfile
 import zlib
 from pathlib import Path
 
 from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import action_loader
 
 _MODULE = "nvidia_driver_build"
@@ -46,48 +48,65 @@ class RefusedError(AnsibleError):
     """A build that is not carried."""
 
 
-class ActionModule(action_loader.get("platform_light", class_only=True)):
+class ActionModule(ActionBase):
     """Store the builds of the build node, or install them on another node."""
 
     def run(self, tmp=None, task_vars=None):
         """Return the result; the contents of the modules are not part of it."""
-        kernels, source = self._task.args["kernels"], self._task.args["source"]
-        answer = self._send({"action": "state", "kernels": kernels}, task_vars)
-        builds = checked_builds(answer.get("builds"), kernels)
-        if source == task_vars["inventory_hostname"]:
-            return {"changed": False, "stored": [self._store(source, one, task_vars) for one in builds if one["digest"]]}
-        missing = [kernel for kernel in kernels if not any(one["digest"] for one in builds if one["kernel"] == kernel)]
-        carried = [self._install(source, kernel, builds, task_vars) for kernel in missing]
-        return {"changed": bool(carried), "carried": carried}
+        result = super().run(tmp, task_vars)
+        arguments, check_mode = self._task.args, self._task.check_mode
+        kernels, source = arguments["kernels"], arguments["source"]
 
-    def _send(self, arguments, task_vars):
-        answer = self.send(_MODULE, {"certificate": self._task.args["certificate"], **arguments}, task_vars)
-        if answer.get("failed") or answer.get("unreachable"):
-            raise RefusedError(str(answer.get("msg") or "the module failed without a message")[:2000])
-        return answer
-
-    def _store(self, source, build, task_vars):
-        """Store a build in the cache unless it is there; return its digest."""
-        cached = read_build(source, build)
-        if (cached is None or cached["digest"] != build["digest"]) and not self._task.check_mode:
-            answer = self._send({"action": "export", **_key(build, "name", "version", "kernel")}, task_vars)
-            write_build(source, {**build, "files": answer.get("files"), "certificate": answer.get("certificate")})
-        return _key(build, "name", "version", "kernel", "digest")
-
-    def _install(self, source, kernel, builds, task_vars):
-        """Install the build for a kernel; return its digest."""
-        drivers = [one for one in builds if one["kernel"] == kernel]
-        build = next(filter(None, (read_build(source, one) for one in drivers)), None)
-        if build is None:
-            names = ", ".join(f"{one['name']} {one['version']}" for one in drivers) or "the driver"
-            raise RefusedError(
-                f"{source} has built no modules of {names} for kernel {kernel}. Add the kernel to nvidia_driver_kernels of "
-                f"{source} and run `provision apply --only nvidia_driver --limit {source}`, or remove nvidia_driver_build_node."
+        def send(**more):
+            program = light_program()(_MODULE, {"certificate": arguments["certificate"], **more})
+            answer = self._execute_module(
+                module_name="platform_light", module_args={"program": program}, task_vars=task_vars
             )
-        arguments = {**_key(build, "name", "version", "kernel", "files"), "digest": build["certificate"]}
-        if not self._task.check_mode:
-            self._send({"action": "install", **arguments}, task_vars)
-        return _key(build, "name", "version", "kernel", "digest")
+            if answer.get("failed") or answer.get("unreachable"):
+                raise RefusedError(str(answer.get("msg") or "the module failed without a message")[:2000])
+            return answer
+
+        builds = checked_builds(send(action="state", kernels=kernels).get("builds"), kernels)
+        if source == task_vars["inventory_hostname"]:
+            stored = [_store(send, source, one, check_mode=check_mode) for one in builds if one["digest"]]
+            return {**result, "changed": False, "stored": stored}
+        missing = [kernel for kernel in kernels if not any(one["digest"] for one in builds if one["kernel"] == kernel)]
+        carried = [_install(send, source, kernel, builds, check_mode=check_mode) for kernel in missing]
+        return {**result, "changed": bool(carried), "carried": carried}
+
+
+def light_program():
+    """Return the function that packs a module of the roles for a node."""
+    plugin = action_loader.get("platform_light", class_only=True)
+    return sys.modules[plugin.__module__].light_program
+
+
+def _store(send, source, build, *, check_mode):
+    """Store a build in the cache unless it is there; return its digest."""
+    cached = read_build(source, build)
+    if (cached is None or cached["digest"] != build["digest"]) and not check_mode:
+        answer = send(action="export", **_key(build, "name", "version", "kernel"))
+        write_build(source, {**build, "files": answer.get("files"), "certificate": answer.get("certificate")})
+    return _key(build, "name", "version", "kernel", "digest")
+
+
+def _install(send, source, kernel, builds, *, check_mode):
+    """Install the build for a kernel; return its digest."""
+    drivers = [one for one in builds if one["kernel"] == kernel]
+    build = next(filter(None, (read_build(source, one) for one in drivers)), None)
+    if build is None:
+        names = ", ".join(f"{one['name']} {one['version']}" for one in drivers) or "the driver"
+        raise RefusedError(
+            f"{source} has built no modules of {names} for kernel {kernel}. Add the kernel to nvidia_driver_kernels of "
+            f"{source} and run `provision apply --only nvidia_driver --limit {source}`, or remove nvidia_driver_build_node."
+        )
+    if not check_mode:
+        send(
+            action="install",
+            digest=build["certificate"],
+            **_key(build, "name", "version", "kernel", "files"),
+        )
+    return _key(build, "name", "version", "kernel", "digest")
 
 
 def _key(build, *names):

@@ -39,12 +39,9 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         """Return the result of the module."""
         result = super().run(tmp, task_vars)
-        return merge_hash(result, self.send(self._task.action.rpartition(".")[2], self._task.args, task_vars))
-
-    def send(self, name, arguments, task_vars):
-        """Run a module of the roles on the node; return its result."""
-        program = light_program(name, arguments)
-        return self._execute_module(module_name=_RUNNER, module_args={"program": program}, task_vars=task_vars)
+        program = light_program(self._task.action.rpartition(".")[2], self._task.args)
+        answer = self._execute_module(module_name=_RUNNER, module_args={"program": program}, task_vars=task_vars)
+        return merge_hash(result, answer)
 
 
 def light_program(name, arguments):

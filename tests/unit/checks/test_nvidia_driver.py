@@ -199,7 +199,7 @@ def test_links_of_a_node_without_a_gpu_are_not_judged(judged: Judged) -> None:
 
 
 @pytest.mark.parametrize(("running", "code"), [("6.1.0", "missing"), ("6.2.0", "other_kernel")])
-def test_a_driver_for_the_next_kernel_is_not_missing_in_the_running_one(judged: Judged, running: str, code: str) -> None:
+def test_a_driver_for_the_next_kernel_is_not_missing_now(judged: Judged, running: str, code: str) -> None:
     """The node has to be rebooted."""
     assert not isinstance(BASE.system, Unknown)
     facts = {**NO_GPU, **modules("", "", ""), "system": dataclasses.replace(BASE.system, kernel=running)}
