@@ -45,7 +45,7 @@ def _modules(scene: Scene) -> Verdict:
         return excuse
     driver, modules = known(scene.facts.nvidia_driver), known(scene.facts.nvidia_modules)
     version = modules.installed or modules.loaded
-    kernels = scene.want("nvidia_driver_kernels", default=[]) if _requested(scene) else []
+    kernels: list[str] = scene.want("nvidia_driver_kernels", default=[]) if _requested(scene) else []
     if not version and kernels and known(scene.facts.system).kernel not in kernels:
         return warn("nvidia_driver.modules.other_kernel", kernels=kernels, running=known(scene.facts.system).kernel)
     if not version:

@@ -106,8 +106,9 @@ def node(provision: Provision) -> Iterator[Node]:
         hosts = hosts_of(provision, BUILD_LAB) | hosts_of(provision, LAB)
         (inventory / "hosts.yml").write_text(json.dumps({"all": {"children": {"gpu_nodes": {"hosts": hosts}}}}))
         made = Node(provision, inventory, kernel, version)
-        made.shell(BOOT.format(kernel))
-        made.reboot()
+        if made.shell("uname -r") != kernel:
+            made.shell(BOOT.format(kernel))
+            made.reboot()
         yield made
     finally:
         down = [provision("lab", "down", lab) for lab in (LAB, BUILD_LAB)]
