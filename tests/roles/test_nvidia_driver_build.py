@@ -134,6 +134,35 @@ def test_a_kernel_with_modules_is_not_built_again(make: Make) -> None:
     assert (result["changed"], result["outcome"]["ok"], node.said()) == (False, True, "")
 
 
+@pytest.mark.parametrize("has_kernel", [True, False])
+def test_a_reset_removes_the_folders_of_kernels_that_are_not_installed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    has_kernel: bool,  # noqa: FBT001
+) -> None:
+    """Headers created them; a kernel that was installed since then stays."""
+    undo = load("platform", "platform_undo_kernel", part="module_utils")
+    isdir = os.path.isdir
+    folder = tmp_path / "modules"
+    monkeypatch.setattr(module.os.path, "isdir", lambda path: isdir(path) and path != f"/lib/modules/{KERNEL}")
+    run(module, action="record", kernels=[KERNEL])
+    [doc] = undo.records("kernel_folders")
+    assert (doc["path"], doc["existed"]) == (f"/lib/modules/{KERNEL}", False)
+
+    monkeypatch.setattr(
+        undo, "records", lambda kind: [{**doc, "path": str(folder)}] if kind == "kernel_folders" else []
+    )
+    assert undo.kernel_folder_steps() == []
+    (folder / "updates").mkdir(parents=True)
+    (folder / "modules.dep").touch()
+    if has_kernel:
+        (folder / "kernel").mkdir()
+        (folder / "kernel/nvme.ko").touch()
+    [step] = undo.kernel_folder_steps()
+    assert step.act() is None
+    assert folder.exists() is has_kernel
+
+
 # From one node to another
 
 

@@ -5,13 +5,14 @@ DOCUMENTATION = r"""
 module: nvidia_driver_build
 short_description: Build the modules of the NVIDIA driver by DKMS, or install those of another node
 description:
+  - action=record records which kernels have a folder, for a reset.
   - action=build builds the modules for each kernel that has none. The result has the cause if one cannot be built.
   - action=state lists the sources of the driver in DKMS, and for each kernel the digest of its modules.
   - action=export returns the modules of one build.
   - action=install puts the modules of another node into the folder of DKMS, checks their hashes and the kernel that they are
     for, and installs them by DKMS, as if it had built them.
 options:
-  action: {description: Action to perform., type: str, choices: [build, state, export, install], required: true}
+  action: {description: Action to perform., type: str, choices: [record, build, state, export, install], required: true}
   kernels: {description: Releases of the kernels., type: list, elements: str, default: []}
   name: {description: 'action=export and install: name of the driver in DKMS.', type: str, default: ""}
   version: {description: 'action=export and install: version of the driver.', type: str, default: ""}
@@ -42,6 +43,7 @@ import zlib
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.nvidia_driver_files import data, module_file, requires_signature, result, text
 from ansible.module_utils.platform_kernel_module_failures import diagnose
+from ansible.module_utils.platform_origin import record
 
 DKMS = "/var/lib/dkms"
 NAME = re.compile(r"nvidia[a-z0-9-]{0,60}\Z")
@@ -191,7 +193,7 @@ def main():
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "action": {"type": "str", "choices": ["build", "state", "export", "install"], "required": True},
+            "action": {"type": "str", "choices": ["record", "build", "state", "export", "install"], "required": True},
             "kernels": {"type": "list", "elements": "str", "default": []},
             "name": {"type": "str", "default": ""},
             "version": {"type": "str", "default": ""},
@@ -213,6 +215,10 @@ def main():
     )
     module.run_command_environ_update = {"LC_ALL": "C"}
     action, kernels = module.params["action"], module.params["kernels"]
+    if action == "record":
+        for path in [f"/lib/modules/{kernel}" for kernel in kernels if not module.check_mode]:
+            record("kernel_folders", path, {"path": path, "existed": os.path.isdir(path)})
+        module.exit_json(changed=False)
     if action == "state":
         module.exit_json(changed=False, builds=state(kernels))
     if action == "export":

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 
 from ansible.module_utils.platform_firewall import FirewallError, has_rule, remove_rule
 from ansible.module_utils.platform_origin import records
@@ -60,6 +61,24 @@ def depmod_steps(module, file_steps):
     """Return the steps for kernels whose modules are restored or removed."""
     kernels = sorted({match.group(1) for match in (KERNEL.match(step.path) for step in file_steps) if match})
     return [Step(f"update the module list of kernel {name}", _run(module, "depmod", "-a", name)) for name in kernels]
+
+
+def kernel_folder_steps():
+    """Return the steps for the folders of kernels that are not installed: headers created them, and depmod filled them."""
+    return [
+        Step("remove {path}, unless a kernel is in it".format(**doc), _remove_lists(doc["path"]))
+        for doc in records("kernel_folders")
+        if not doc["existed"] and os.path.isdir(doc["path"])
+    ]
+
+
+def _remove_lists(path):
+    def act():
+        names = [name for _, _, files in os.walk(path) for name in files]
+        if all(name.startswith("modules.") for name in names):
+            shutil.rmtree(path)
+
+    return act
 
 
 def initramfs_steps(module):
