@@ -75,7 +75,7 @@ def kernel_folder_steps():
 def _remove_lists(path):
     def act():
         names = [name for _, _, files in os.walk(path) for name in files]
-        if all(name.startswith("modules.") for name in names):
+        if os.path.isdir(path) and all(name.startswith("modules.") for name in names):  # headers may have removed it
             shutil.rmtree(path)
 
     return act
