@@ -179,7 +179,7 @@ def install(module):
         magic = module.run_command(["modinfo", "-F", "vermagic", path])[1].split()
         if magic[:1] != [kernel]:
             module.fail_json(msg=f"{one}: built for kernel {magic[0] if magic else 'unknown'}, not for {kernel}")
-    os.chmod(temporary, 0o755)
+    os.chmod(temporary, 0o755)  # nosec B103 # as DKMS does
     os.rename(temporary, os.path.join(target, "module"))
     code, out, err = module.run_command(
         ["dkms", "install", "-m", name, "-v", version, "-k", kernel, "-a", os.uname().machine]
