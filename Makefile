@@ -74,7 +74,7 @@ SLOWEST := --durations=40 --durations-min=2
 RECORD_SYSTEMS := $(if $(RECORD),--record-systems)
 # Tests that share one lab run one after the other; those that need none, or have a lab of their own, run beside them.
 BESIDE := $(patsubst %,tests/integration/test_%.py,adopt bench_page container_lab engine_run first_steps installed inventory lab_services \
-  left_out lock_holder many_nodes more_systems new_role node_locks package_managers release role_modules slurm_role submitters systems tutorial without_python)
+  left_out lock_holder many_nodes more_systems new_role node_locks package_managers release rescue role_modules slurm_role submitters systems tutorial without_python)
 ON_THE_LAB := tests/integration $(addprefix --ignore=,$(BESIDE))
 
 # Set-up: Debian packages that are missing, and a virtual environment of exactly the pinned versions.
@@ -104,6 +104,7 @@ check: setup
 
 # What runs on nodes uses nothing newer than Python 3.6. `# novermin` marks a newer function whose absence the code handles.
 ON_NODES := provision/node provision/facts/os_release.py provision/facts/kernel_module_failures.py provision/report/package_remedies.py \
+  provision/report/rescue_remedies.py \
   $(wildcard roles/*/library roles/*/module_utils) \
   $(addprefix provision/lab/files/,make_gpu_devices.py nvidia_container_cli.py nvidia_container_runtime.py nvidia_container_runtime_hook.py nvidia_ctk.py nvidia_smi.py)
 lint:
@@ -264,7 +265,7 @@ package-managers: setup
 # processors).
 slurm: setup
 	$(BIN)/pytest -v -p no:cacheprovider tests/molecule -k slurm $(RECORD_SYSTEMS)
-	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_slurm_, role.py jobs.py topology.py existing.py) -m long \
+	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_slurm_, role.py jobs.py topology.py existing.py backup.py) -m long \
 	  $(RECORD_SYSTEMS)
 	$(BIN)/pytest -v -p no:cacheprovider tests/unit/jobs/test_engine_contract.py -m long
 

@@ -321,6 +321,17 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "fail",
     ),
     "container_ssh.known_hosts": ("the key in use of every node is pinned", "fail, with the nodes named"),
+    "fabric_host.mtu": ("the data interfaces have the MTU of the inventory", "fail"),
+    "fabric_host.arp": ("the data interfaces answer ARP for their own addresses only, where set", "fail"),
+    "fabric_host.hugepages": (
+        "the hugepages of the inventory are reserved; a part of them, or an unsupported size, is a warning",
+        "fail",
+    ),
+    "fabric_host.governor": ("all CPUs have the frequency governor of the inventory", "fail"),
+    "platform.rescue": (
+        "the node has not reverted the last change of network or firewall, which the controller did not confirm",
+        "warn",
+    ),
     "slurm.controller": ("slurmctld answers the node", "fail"),
     "slurm.version": ("the node has the controller's release of Slurm", "fail"),
     "slurm.layout": (

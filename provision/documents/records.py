@@ -49,3 +49,14 @@ class PeerStatusFile(Struct):
     explanation: PrintableLine = field(default_factory=PrintableLine)
     remedy: PrintableLine = field(default_factory=PrintableLine)
     kernels: Annotated[list[PeerKernelRecord], Meta(max_length=1000)] = field(default_factory=list)
+
+
+class RescueRecord(Struct):
+    """How the last change that could cut off the operator ended (``/var/lib/provision/rescue/last.json``)."""
+
+    state: Literal["confirmed", "reverted"]
+    what: PrintableLine
+    cause: PrintableLine = field(default_factory=PrintableLine)
+    seconds: int = 0
+    files: Annotated[list[PrintableLine], Meta(max_length=100)] = field(default_factory=list)
+    is_complete: bool = True

@@ -25,6 +25,7 @@ from provision.facts.docker import (
     Image,
     ImageFact,
 )
+from provision.facts.fabric import Fabric, FabricFact
 from provision.facts.firewall import Firewall, FirewallFact
 from provision.facts.gpu import Gpu, GpuPciFact, GpusFact
 from provision.facts.gpudirect import (
@@ -59,6 +60,7 @@ from provision.facts.probe_request import split
 from provision.facts.rdma import RdmaFact, RdmaStack
 from provision.facts.rdma_counters import RdmaCountersFact
 from provision.facts.records import Receipt, ReceiptsFact, SimulatedFact
+from provision.facts.rescue import Rescue, RescueFact
 from provision.facts.selinux import Denial, Selinux, SelinuxDenialsFact, SelinuxFact
 from provision.facts.slurm import SlurmFact
 from provision.facts.system import (
@@ -113,6 +115,7 @@ class NodeFacts:
     names: Mapping[str, tuple[str, ...]] | Unknown = _value_of(NamesFact())
     listening: tuple[Listening, ...] | Unknown = _value_of(ListeningFact())
     firewall: Firewall | Unknown = _value_of(FirewallFact())
+    fabric: Fabric | Unknown = _value_of(FabricFact())
     selinux: Selinux | Unknown = _value_of(SelinuxFact())
     selinux_denials: tuple[Denial, ...] | Unknown = _value_of(SelinuxDenialsFact())
     rdma: RdmaStack | Unknown = _value_of(RdmaFact())
@@ -145,6 +148,7 @@ class NodeFacts:
     container_ssh: ContainerSsh | Unknown | None = _value_of(ContainerSshFact())
     container_trust: ContainerTrust | Unknown = _value_of(ContainerTrustFact())
     receipts: Mapping[str, Receipt] | Unknown = _value_of(ReceiptsFact())
+    rescue: Rescue | Unknown = _value_of(RescueFact())
     simulated: Mapping[str, str] | Unknown = _value_of(SimulatedFact())
     raw: str = dataclasses.field(default="", repr=False, compare=False)
     """The unmodified output of the probe, for a support bundle; empty if it was not requested."""

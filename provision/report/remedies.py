@@ -6,6 +6,7 @@ import re
 
 from provision.documents.text import last_lines
 from provision.report.package_remedies import REMEDIES
+from provision.report.rescue_remedies import RESCUE_REMEDIES
 
 _REMEDIES: tuple[tuple[str, str], ...] = (
     (r"No space left on device", "The node's disk is full: free space (df -h, docker system df) and apply again."),
@@ -41,6 +42,8 @@ def remedy_for(*texts: str, code: str = "") -> str | None:
 
     The end of each text is searched line by line, because texts from nodes can be long.
     """
+    if code in RESCUE_REMEDIES:
+        return RESCUE_REMEDIES[code]
     if code in REMEDIES and code != "packages.failed":
         return REMEDIES[code]
     lines = last_lines(*texts)

@@ -134,7 +134,12 @@ class Bench:
         return Row(f"submit beside {count} jobs", "1 s beyond", ours, "without them", alone)
 
     def store(self, count: int) -> None:
-        """Leave so many finished jobs on the nodes, as copies of the first."""
+        """Leave so many finished jobs on the nodes, as copies of the first, whose end is recorded by then."""
+        entry = "cat /var/lib/provision/jobs/bench-0/queue.json"
+        eventually(
+            lambda: self.provision.ok("list", *self.words) and '"over"' in self.on(self.head, entry),
+            seconds=60, what="the queue host has recorded the end of bench-0",
+        )  # fmt: skip
         for node in self.addresses:
             packed = base64.b64encode(archive()).decode()
             self.on(node, "mkdir -p /run/bench && base64 -d > /run/bench/node.pyz", packed)

@@ -254,6 +254,9 @@ FACTS: dict[str, Callable[[Description, Mapping[str, str]], str]] = {
     "routes": _constant("default via 10.77.255.254 dev bond0 \n10.77.0.0/16 dev bond0 proto kernel scope link"),
     "names": _names,
     "listening": _listening,
+    "fabric": _constant(
+        "net\tbond0\t9000\t\t0\t0\t0\nhugepages\t2048kB\t0\nhugepages\t1048576kB\t0\ngovernor\tperformance"
+    ),
     "kubernetes_host": _constant(
         "version=1.7.27\nservice=active\nkubelet=inactive\nmodule=overlay\nconfig=/etc/containerd/config.toml\n"
         'disabled_plugins = ["cri"]'
@@ -294,5 +297,5 @@ FACTS: dict[str, Callable[[Description, Mapping[str, str]], str]] = {
     "simulated": _constant("everything=a node of a benchmark (SIMULATED)"),
 }
 """Fact -> what its command prints; facts with the same command share an entry."""
-NO_OUTPUT = frozenset({"receipts", "peer_status", "slurm", "firewall", "selinux", "selinux_denials"})
+NO_OUTPUT = frozenset({"receipts", "peer_status", "slurm", "firewall", "rescue", "selinux", "selinux_denials"})
 """Facts whose commands print nothing on a node to which nothing was applied, without SELinux and firewall."""

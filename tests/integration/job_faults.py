@@ -38,6 +38,8 @@ LINES = 150
 LINES_A_SECOND = 5
 WITHIN_SECONDS = 30.0
 """So long after a fault the job's status and reason are right."""
+DELETED_BY_ONE_COMMAND = 50
+"""Jobs are deleted one after the other, so the time limit of a command limits their number."""
 OVER = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 LEFT = r"""
 docker ps -aq --filter label=provision.job | sed 's/^/container /'
@@ -120,8 +122,9 @@ class Scene:
 
     def forget(self, names: Sequence[str]) -> None:
         """Delete jobs; nothing at all is kept of them."""
-        done = self.by(self.other, "delete", "--force", *names)
-        assert done.code == 0, str(done)
+        for start in range(0, len(names), DELETED_BY_ONE_COMMAND):
+            done = self.by(self.other, "delete", "--force", *names[start : start + DELETED_BY_ONE_COMMAND])
+            assert done.code == 0, str(done)
         for node in self.nodes:
             names_on_node = self.on(node, "ls -A /var/lib/provision/jobs 2>/dev/null; true").split()
             assert not set(names_on_node) & set(names), f"{node} keeps {names_on_node}"
@@ -377,8 +380,8 @@ def started_at(scene: Scene, node: str) -> str:
 
 
 def up_again(scene: Scene, node: str, before: str) -> None:
-    """Wait until a node that reboots is another one than before, and answers."""
-    eventually(lambda: (now := started_at(scene, node)) and now != before, seconds=60, what=f"{node} was rebooted")
+    """Wait until a node that reboots is another one than before, and answers; systemd may stop units for 90 seconds."""
+    eventually(lambda: (now := started_at(scene, node)) and now != before, seconds=180, what=f"{node} was rebooted")
     eventually(
         lambda: scene.provision("lab", "ssh", scene.lab, node, "--", "true").code == 0,
         seconds=60,

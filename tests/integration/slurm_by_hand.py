@@ -23,7 +23,9 @@ def nodes_of(jobs: Jobs) -> list[str]:
 
 
 @contextmanager
-def slurm_jobs(provision: Provision, lab: str, *, machine: str, gpus: int, cpus: int) -> Iterator[Jobs]:
+def slurm_jobs(
+    provision: Provision, lab: str, *, machine: str, gpus: int, cpus: int, system: str = "debian12"
+) -> Iterator[Jobs]:
     """Job verbs for a lab that Slurm schedules, as long as the context is open.
 
     Args:
@@ -32,8 +34,9 @@ def slurm_jobs(provision: Provision, lab: str, *, machine: str, gpus: int, cpus:
         machine: what its nodes simulate.
         gpus: GPUs of a node.
         cpus: processors of a node that Slurm counts.
+        system: the system of the nodes, with its version of Slurm.
     """
-    words = ("--driver", "container", "--system", "debian12", "--nodes", "2", "--machine", machine)
+    words = ("--driver", "container", "--system", system, "--nodes", "2", "--machine", machine)
     try:
         provision.ok("lab", "up", lab, *words)
         ENGINES.add(engine_host(provision.folder / "state/provision/labs" / lab))

@@ -34,8 +34,13 @@ LINES = int(os.environ.get("SLURM_FAULTS_LINES") or 200)
 LONG_LINES = LINES + 300
 """Of jobs that still run when Slurm detects the loss of a node."""
 SLURM_LOSES = (
-    r"Slurm ended it: NODE_FAIL|\bnode {node}\b.*(reboot|shuts down|does not answer|is cut off)|on {node} failed"
+    r"Slurm ended it: NODE_FAIL|\bnode {node}\b.*(reboot|shuts down|shutdown|does not answer|is cut off)"
+    r"|on {node} failed"
 )
+SLURM_STATE = "scontrol show job -d; scontrol show node; tail -n 200 /var/log/slurm/slurmctld.log"
+"""Shows what Slurm knows of a failed round."""
+JOB_FILES = "cd /var/lib/provision/jobs && find . -type f -size -20k ! -name '*.log' -exec tail -n 5 {} +"
+"""Shows what a node has recorded of its jobs."""
 
 pytestmark = pytest.mark.long
 
@@ -292,4 +297,10 @@ def test_jobs_in_slurm_survive_faults_at_random_moments(scene: SlurmScene) -> No
     """Status and reason are right in time, other jobs end as they would have, and nothing is left."""
     dice = random.Random(SEED)  # noqa: S311 - to be repeated
     for number, name in enumerate(drawn(dice)):
-        one_round(scene, dice, number, name)
+        try:
+            one_round(scene, dice, number, name)
+        except AssertionError:
+            say(scene.on(scene.controller, SLURM_STATE, check=False))
+            for node in scene.everywhere:
+                say(f"{node}:\n{scene.on(node, JOB_FILES, check=False)}")
+            raise

@@ -25,10 +25,10 @@ PAIRS = ({0, 3}, {0, 4}, {1, 2}, {1, 5}, {2, 3}, {4, 7}, {5, 6}, {6, 7})
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture(scope="module")
-def slurm(provision: Provision) -> Iterator[Jobs]:
-    """Job verbs for a lab that Slurm schedules."""
-    with slurm_jobs(provision, LAB, machine="dgx1v", gpus=GPUS, cpus=CPUS) as jobs:
+@pytest.fixture(scope="module", params=["debian12", "debian13"])
+def slurm(provision: Provision, request: pytest.FixtureRequest) -> Iterator[Jobs]:
+    """Job verbs for a lab that Slurm schedules: version 22.05, and 24.11, which chooses GPUs badly itself."""
+    with slurm_jobs(provision, LAB, machine="dgx1v", gpus=GPUS, cpus=CPUS, system=request.param) as jobs:
         jobs.ok("node label", FIRST, SECOND, "gpu.schedule=topology")
         yield jobs
 

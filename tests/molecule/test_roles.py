@@ -20,7 +20,7 @@ from tests.support.recorded_systems import SystemRecorder
 
 HERE = Path(__file__).resolve().parent
 ROLES = sorted(path.parents[2].name for path in HERE.parents[1].glob("roles/*/molecule/default/molecule.yml"))
-SHORT = {"peer_memory", "platform"}
+SHORT = {"fabric_host", "peer_memory", "platform"}
 """Scenarios of `make test`, whose labs apply the other roles to bare nodes, and find nothing to do afterwards."""
 COLOUR = re.compile(r"\x1b\[[0-9;]*m|\x1b\]8;;.*?\x1b\\")
 NETWORK = "provision-molecule"

@@ -28,12 +28,14 @@ class Node:
         self.saved = set[str]()
         self.bound, self.refused = set[str](), set[str]()
         self.ran: list[str] = []
+        self.processes = 0
 
     def run_command(self, command: list[str], **_more: Any) -> tuple[int, str, str]:
         """Answer as the programs do; record the commands that change a rule."""
         if command[1:] == ["--state"]:
             return (0, "running\n", "") if self.is_running else (252, "", "FirewallD is not running\n")
-        if "--query" not in command[-1] and "--get" not in command[-1]:
+        self.processes += 1
+        if "--list" not in command[-1] and "--get" not in command[-1]:
             self.ran.append(" ".join(command))
         return self._ufw(command[1:]) if command[0] == "ufw" else self._firewalld(command)
 
@@ -42,17 +44,24 @@ class Node:
         return f"/usr/bin/{name}"
 
     def _firewalld(self, command: list[str]) -> tuple[int, str, str]:
-        option, _, source = command[-1].partition("=")
+        options = [word.partition("=") for word in command[1:]]
         if command[0] == "firewall-cmd" and not self.is_running:
             return 252, "", "FirewallD is not running\n"
         sources = self.saved if {"--permanent", "firewall-offline-cmd"} & set(command) else self.running
-        if option == "--query-source":
-            return int(source not in sources), "", ""
-        if option == "--get-zone-of-source":
-            return (0, "work\n", "") if source in self.bound else (2, "no zone\n", "")
-        if source in self.refused:
-            return 36, "", f"Error: ZONE_CONFLICT: '{source}' already bound to a zone\n"
-        sources.add(source) if option == "--add-source" else sources.remove(source)
+        if options[-1][0] == "--list-sources":
+            return 0, " ".join(sorted(sources)) + "\n", ""
+        if options[-1][0] == "--get-active-zones":
+            lines = [f"work (default)\n  interfaces: eth0\n  sources: {' '.join(sorted(self.bound))}\n"]
+            return 0, "".join([*lines, f"trusted\n  sources: {' '.join(sorted(self.running))}\n"]), ""
+        refused = [source for *_, source in options if source in self.refused]
+        for option, _, source in options:
+            if option == "--add-source" and source not in self.refused:
+                sources.add(source)
+            elif option == "--remove-source":
+                sources.remove(source)
+        if refused:  # an error only if all are refused, as firewalld's client
+            message = f"Error: ZONE_CONFLICT: '{refused[0]}' already bound to a zone\n"
+            return (0 if len(options) - 1 > len(refused) else 36), "", message
         return 0, "success\n", ""
 
     def _ufw(self, words: list[str]) -> tuple[int, str, str]:
@@ -210,3 +219,101 @@ def test_replaced_files_get_the_labels_of_their_paths(tmp_path: Path, monkeypatc
     run(files, files=[{**wanted[0], "content": "y\n"}])
 
     assert log.read_text() == f"-i {tmp_path / 'etc'} {tmp_path / 'etc' / 'hosts'}\n"
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize("program", ["firewalld", "ufw"])
+def test_the_node_can_revert_its_rules(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The saved rules are those before the change; commands undo what is in effect. Nothing waits without a change."""
+    apply(program, NETWORK)
+    armed: list[Any] = []
+    monkeypatch.setattr(firewall().Rescue, "arm", lambda _self, *saved, **_more: armed.append(saved))
+    monkeypatch.setattr(rules, "ZONE_FILE", str(tmp_path / "trusted.xml"))
+    apply(program, NETWORK)
+    assert armed == []
+
+    apply(program, PEER)
+
+    (files, commands) = armed[0]
+    zone = ["firewall-cmd", "--zone=trusted"]
+    expected = {
+        "firewalld": [[*zone, f"--remove-source={PEER}"], [*zone, f"--add-source={NETWORK}"]],
+        "ufw": [["ufw", "reload"]],
+    }
+    assert commands == expected[program]
+    assert files == (rules.UFW_RULES if program == "ufw" else (str(tmp_path / "trusted.xml"),))
+
+
+def test_rules_are_read_after_other_changes_have_ended(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules of a dead controller look complete until the node reverts them."""
+    apply("ufw", NETWORK)
+    monkeypatch.setattr(firewall().Rescue, "begin", lambda _self: node.rules.write_text(""))
+
+    assert apply("ufw", NETWORK)["changed"]
+
+
+def test_a_refused_rule_reverts_the_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of the rules could cut off the operator."""
+    reverted: list[str] = []
+    monkeypatch.setattr(firewall().Rescue, "revert", lambda self: reverted.append(self.what))
+    node.refused.add(PEER)
+
+    assert apply("firewalld", NETWORK, PEER)["failed"]
+    assert reverted == ["rules of firewalld"]
+
+
+def test_the_rules_of_many_nodes_need_few_processes(node: Node) -> None:
+    """A client of firewalld takes half a second."""
+    peers = [f"10.78.0.{number}" for number in range(64)]
+
+    assert apply("firewalld", *peers)["changed"]
+    assert (node.running, node.saved) == (set(peers), set(peers))
+    assert node.processes < 16
+    assert len(node.ran) == 2
+
+    assert apply("firewalld", NETWORK)["changed"]
+    assert (node.running, node.saved) == ({NETWORK}, {NETWORK})
+    assert len(node.ran) == 6
+
+
+def test_a_part_that_firewalld_refuses_is_an_error(node: Node) -> None:
+    """Its client reports an error only if it refuses all sources of a call."""
+    node.refused.add(PEER)
+
+    result = apply("firewalld", NETWORK, PEER)
+
+    assert result["failed"]
+    assert f"{PEER}: Error: ZONE_CONFLICT" in result["msg"]
+
+
+def test_many_rules_are_reverted_by_one_process_each(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands of a revert have a time limit."""
+    apply("firewalld", "10.1.0.1", "10.1.0.2")
+    armed: list[Any] = []
+    monkeypatch.setattr(firewall().Rescue, "arm", lambda _self, *saved, **_more: armed.append(saved))
+    monkeypatch.setattr(rules, "ZONE_FILE", str(tmp_path / "trusted.xml"))
+    node.saved.add("10.1.0.3")
+
+    apply("firewalld", "10.1.0.3", "10.1.0.4")
+
+    zone = ["firewall-cmd", "--zone=trusted"]
+    assert armed[0][1] == [
+        [*zone, "--remove-source=10.1.0.3", "--remove-source=10.1.0.4"],
+        [*zone, "--add-source=10.1.0.1", "--add-source=10.1.0.2"],
+    ]
+
+
+@pytest.mark.parametrize("program", ["firewalld", "ufw"])
+@pytest.mark.usefixtures("node")
+def test_a_revert_restores_the_records_of_rules(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule that comes back without its record would never be removed."""
+    apply(program, NETWORK)
+    armed: list[Any] = []
+    monkeypatch.setattr(firewall().Rescue, "arm", lambda *_, records=(), **_more: armed.extend(records))
+
+    apply(program, PEER)
+
+    names = [Path(origin.record_path("firewall", f"{program} {source}")).name for source in (NETWORK, PEER)]
+    assert sorted(Path(path).name for path in armed) == sorted(f"{name}.json" for name in names)

@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ROLES = sorted(path for path in (ROOT / "roles").iterdir() if path.is_dir() and path.name[0] not in "._")
 BY_ROLE = pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 SHARED = ("cluster_", "platform_")
+OPTIONAL = ("fabric_host",)
+"""Roles that only change what a site asks for."""
 ANSIBLES_OWN = ("ansible_", "become")
 
 
@@ -112,8 +114,8 @@ def test_variables_contain_no_loops(role: Path) -> None:
 
 @BY_ROLE
 def test_each_role_can_be_disabled(role: Path) -> None:
-    """Each role has a boolean ROLE_enabled that is true by default."""
-    assert load(role / "defaults" / "main.yml").get(f"{role.name}_enabled") is True
+    """Each role has a boolean ROLE_enabled that is true by default; optional roles are disabled."""
+    assert load(role / "defaults" / "main.yml").get(f"{role.name}_enabled") is (role.name not in OPTIONAL)
 
 
 @BY_ROLE

@@ -15,6 +15,7 @@ from tests.support.modules import load
 from tests.unit.planning.conftest import cluster_of, facts_of
 
 RUN: dict[str, Any] = {
+    "fabric_host_enabled": True,
     "ansible_play_role_names": list(COMPONENTS),
     "ansible_run_tags": ["all"],
     "inventory_hostname": "gpu1",

@@ -352,6 +352,43 @@ def test_a_busy_node_is_refused_without_disruptive(reset: Callable[..., Any], tm
     assert not (tmp_path / "x").exists()
 
 
+def test_a_change_that_waits_refuses_the_reset(
+    node: Node, reset: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node would revert a part of the reset. With --disruptive the reset takes the place of the revert."""
+    rescue = importlib.import_module("ansible.module_utils.platform_rescue_node")
+    monkeypatch.setattr(rescue, "FOLDER", str(tmp_path / "rescue"))
+    monkeypatch.setattr(rescue, "UNITS", str(tmp_path / "units"))
+    (tmp_path / "rescue").mkdir()
+    origin.record("sysctls", "x", {"key": "x", "path": str(tmp_path / "x"), "before": "1"})
+    change = {"token": "a" * 32, "role": "base_system", "what": "rules of ufw", "seconds": 45, "files": []}
+    rescue.write_document("pending", change)
+
+    assert reset(plan=True)["refused"] == ["a change waits for its confirmation: rules of ufw (role base_system)"]
+    assert reset()["failed"]
+    assert rescue.read_document("pending") == change
+
+    assert reset(disruptive=True)["steps"][0] == "end the wait for a confirmation: rules of ufw"
+    assert rescue.read_document("pending") == {}
+    timers = ["provision-rescue-aaaaaaaaaaaa.timer", "provision-rescue-aaaaaaaaaaaa-guard.timer"]
+    assert ["systemctl", "stop", *timers] in node.ran
+
+
+def test_a_role_that_was_interrupted_after_its_first_value_is_reset(
+    reset: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The governor is set before the files of the role are written, so that its record can be the only one."""
+    links = importlib.import_module("ansible.module_utils.platform_links")
+    governor = tmp_path / "scaling_governor"
+    governor.write_text("performance\n")
+    monkeypatch.setattr(links, "GOVERNORS", str(governor))
+    origin.record("governors", "governor", {"values": {str(governor): "powersave"}})
+    origin.mark_managed("governors", "governor", "values", "performance")
+
+    assert reset()["steps"][0] == "set the CPU governor back to powersave"
+    assert governor.read_text() == "powersave"
+
+
 def test_only_the_container_of_provision_is_removed(reset: Callable[..., Any], node: Node, engine: Any) -> None:
     """On a pre-existing engine, the label identifies the container, and pre-existing images are preserved."""
     node.containers = [("provision-training", "Up 2 hours", "training_container"), ("web", "Up 3 hours", "")]

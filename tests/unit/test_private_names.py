@@ -96,7 +96,10 @@ def _overrides() -> Iterator[str]:
 
 
 def test_action_plugins_use_what_ansible_documents() -> None:
-    """The method `run` is theirs; of Ansible's they use the task and the method that runs a module."""
+    """The method `run` is theirs; of Ansible's they use the task, the method that runs a module, and the connection.
+
+    Ansible's own plugins that reset a connection (`reboot`, `wait_for_connection`) use the same attribute.
+    """
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in ROOT.glob("roles/*/action_plugins/*.py")]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     methods = {item.name for node in nodes if isinstance(node, ast.ClassDef) for item in node.body
@@ -104,4 +107,4 @@ def test_action_plugins_use_what_ansible_documents() -> None:
     members = {node.attr for node in nodes if isinstance(node, ast.Attribute) and _is_private(node.attr)}
 
     assert methods == {"run"}
-    assert members == {"_execute_module", "_task"}
+    assert members == {"_connection", "_execute_module", "_task"}

@@ -22,6 +22,7 @@ _PLACED = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _GPUS = re.compile(r"gpu(?::[A-Za-z0-9_.-]+)?:([0-9]{1,5})(?:\(|,|$)")
 _USED = re.compile(r"gpu(?::(?:g([0-9]{1,4})|[A-Za-z0-9_.-]+))?:([0-9]{1,4})\(IDX:([0-9,N/A-]*)\)")
 _TYPES = re.compile(r"gpu:g([0-9]{1,5}):1(?=\(|,|$)")
+_WITHOUT_GPUS = "starts_without_gpus"
 _MOST_GPUS = 1024
 _LINES = 200_000
 _MOST_PLACES = 4_000_000
@@ -29,9 +30,8 @@ _MOST_PLACES = 4_000_000
 _DIGITS = 11
 
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD"})
-ACTIVE = frozenset(
-    {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "STAGE_OUT", "SIGNALING", "RESIZING"}
-)
+COMPLETING = "COMPLETING"
+ACTIVE = frozenset({"RUNNING", "CONFIGURING", COMPLETING, "SUSPENDED", "STOPPED", "STAGE_OUT", "SIGNALING", "RESIZING"})
 """Other states are those of jobs that have ended."""
 HELD = frozenset({"JobHeldUser", "JobHeldAdmin"})
 _HELD_AGAIN = re.compile(r"requeued (in )?held")
@@ -53,6 +53,7 @@ class SlurmJob:
     ended: float = 0.0
     partition: str = ""
     nodes: tuple[str, ...] = ()
+    """Without those whose epilog has ended, if the job is COMPLETING."""
     required_nodes: tuple[str, ...] = ()
     """The nodes that were chosen at the submission, for a job with --gputopology."""
     required_minors: frozenset[int] = frozenset()
@@ -226,6 +227,18 @@ def admin_comment(text: str) -> str:
     """Return the hexadecimal text that the starter recorded in Slurm, from ``scontrol show job``; empty without."""
     match = re.search(r" AdminComment=([0-9a-f]{2,20000})(?: |$)", text, re.MULTILINE)
     return match[1] if match else ""
+
+
+def starts_comment(count: int) -> str:
+    """Return the hexadecimal text that records how often Slurm has started a job without its GPUs."""
+    return f'{{"{_WITHOUT_GPUS}": {count}}}'.encode().hex()
+
+
+def starts_without_gpus(text: str) -> int:
+    """Return how often Slurm has started a job without its GPUs, from ``scontrol show job``; 0 without a record."""
+    comments = [starts_comment(count) for count in range(10)]
+    comment = admin_comment(text)
+    return comments.index(comment) if comment in comments else 0
 
 
 def used_minors(gres_used: str) -> frozenset[int]:

@@ -42,7 +42,9 @@ OPENSSL_SECONDS = 30
 GUARD_GRACE_SECONDS = 10
 SMI_SECONDS = 20
 MARK_SECONDS = 3600
-"""Younger marks stay: pulling images and ending a job take less."""
+"""Younger marks of attempts without a folder stay: pulling images takes less."""
+ENDED_SECONDS = 60
+"""Marks stay so long after the end of their attempts: the epilog, which removes them, may not have run yet."""
 REQUEUE_SECONDS = 120
 """How long a job may take to be pending again while slurmctld answers."""
 CONTROLLER_SECONDS = 3600
@@ -288,20 +290,18 @@ def slurm_mark(request: Record) -> Record:
 
 
 def remove_old_marks() -> None:
-    """Remove the records of attempts that have ended: without an epilog they stay.
-
-    A younger record may be that of an attempt whose folder does not exist yet, or whose epilog still needs it.
-    """
+    """Remove the marks of attempts that have ended: without an epilog they stay, as when slurmd was lost."""
     for name in names_in(marks.RUN):
         path = os.path.join(marks.RUN, name)
-        if not name.isdigit() or not is_older(path, MARK_SECONDS):  # starters have their folders here too
+        if not name.isdigit():  # starters have their folders here too
             continue
         mark = read_json(path)
         try:
             folder = attempt_folder(job_name(mark), attempt_number(mark))
         except (Refused, LookupError, TypeError, ValueError):
             continue
-        if os.path.exists(os.path.join(folder, "result.json")) or not os.path.isdir(folder):
+        was_deleted = not os.path.isdir(folder) and is_older(path, MARK_SECONDS)
+        if was_deleted or is_older(os.path.join(folder, "result.json"), ENDED_SECONDS):
             remove(path)
 
 

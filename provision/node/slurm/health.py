@@ -2,6 +2,8 @@
 
 The reason of a drain is ``provision: health: CODE``. A node that something else drained is never resumed, and its
 reason is never changed. Each check has a time limit, and all together end within a minute, as Slurm demands.
+
+Each run also removes the marks of jobs whose epilog did not run.
 """
 
 import json
@@ -11,6 +13,7 @@ from typing import Any, Dict, Iterator, List, Sequence, Tuple
 from provision.node.docker import DOCKER_SOCKET, engine
 from provision.node.files import program, write_json
 from provision.node.probe.slurm import STATE
+from provision.node.slurm.compute import remove_old_marks
 
 PREFIX = "provision: health: "
 RECORD = os.environ.get("PROVISION_SLURM_HEALTH") or "/var/lib/provision/slurm/health.json"
@@ -27,6 +30,7 @@ PROGRAMS = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 def main() -> int:
     """Run the checks and act; return 0 in any case, because slurmd only logs the status."""
+    remove_old_marks()
     recorded = read(STATE)
     name = recorded.get("node")
     if isinstance(name, str) and name:

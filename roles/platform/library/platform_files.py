@@ -170,7 +170,7 @@ class Writer:
             if self.module.check_mode:
                 return
             record_folder(item["path"])
-            os.makedirs(item["path"], mode=0o755)
+            os.makedirs(item["path"], mode=0o755, exist_ok=True)
         self._attributes(item, item["path"], int(item["mode"] or "0755", 8), directory=True)
 
     def _file(self, item):

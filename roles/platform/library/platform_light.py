@@ -49,6 +49,10 @@ class Sent:
     def create_module(self, _spec):
         """Let Python create the module."""
 
+    def get_source(self, name):
+        """Return the source of a module that was sent."""
+        return self.files[name][1]
+
     def exec_module(self, module):
         """Execute the source of a module; a package has none."""
         if module.__name__ in self.files:

@@ -26,10 +26,12 @@ import shutil
 from functools import partial
 
 from ansible.module_utils import platform_origin as origin
+from ansible.module_utils import platform_rescue_node as rescue
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_busy import running_jobs
 from ansible.module_utils.platform_package_base import PackageFailure
 from ansible.module_utils.platform_package_manager import package_manager
+from ansible.module_utils.platform_rescue import stop_timer
 from ansible.module_utils.platform_undo_database import UNIT as DATABASE_UNIT
 from ansible.module_utils.platform_undo_database import Database
 from ansible.module_utils.platform_undo_docker import Engine
@@ -38,10 +40,13 @@ from ansible.module_utils.platform_undo_kernel import (
     depmod_steps,
     dkms_steps,
     firewall_steps,
+    governor_steps,
     initramfs_steps,
     kernel_folder_steps,
+    link_steps,
     module_steps,
     sysctl_steps,
+    unit_steps,
 )
 from ansible.module_utils.platform_undo_packages import (
     installed_packages,
@@ -58,6 +63,8 @@ RUN_FILES = ("docker_engine.json", "package-transaction")
 # The records are removed last. The history and the lock of the node do not belong to the roles.
 PRESERVED = ("origins", "history.jsonl", "provision.lock", "provision.lock.holder")
 ENGINE_UNITS = ("docker.service", "docker.socket", "containerd.service")
+# Units of other software that roles start or stop; `_daemon_names` has those of packages that the roles installed.
+CHANGED_UNITS = ("irqbalance.service",)
 UNIT = re.compile(r"/etc/systemd/system/([^/]+\.(?:path|timer|socket|service))$")
 
 
@@ -72,7 +79,8 @@ class Reset:
         """Read the records and the state of the node; change nothing."""
         self.module, self.left = module, []
         self.has_records = any(
-            origin.record_names(kind) for kind in ("files", "folders", "packages", "units", "images", "sysctls")
+            origin.record_names(kind)
+            for kind in ("files", "folders", "packages", "units", "images", "sysctls", "mtus", "governors")
         )
         self.files = origin.records("files")
         self.file_steps = [step for step in map(file_step, self.files) if step]
@@ -108,7 +116,12 @@ class Reset:
 
     def refusals(self):
         """Return why the reset is refused unless the node may be disrupted."""
-        return [f"a job runs: {job}" for job in running_jobs()] + self.engine.refusals() + self.database.refusals()
+        return (
+            [f"a job runs: {job}" for job in running_jobs()]
+            + waiting_changes()
+            + self.engine.refusals()
+            + self.database.refusals()
+        )
 
     def steps(self):
         """Return all steps in an order that can be interrupted anywhere, none without records."""
@@ -116,6 +129,7 @@ class Reset:
             return []
         daemons = self._daemon_names()
         steps_in_order = [
+            *self._rescue_steps(),
             *self.engine.first_steps(),
             *self._stop_steps(name for name in daemons if name != DATABASE_UNIT),
         ]
@@ -128,6 +142,9 @@ class Reset:
         ]
         steps_in_order += [
             *sysctl_steps(self.left),
+            *link_steps(self.module, self.left),
+            *governor_steps(),
+            *unit_steps(self.module, CHANGED_UNITS),
             *firewall_steps(self.module),
             *folder_steps(origin.records("folders")),
             *self.engine.last_steps(),
@@ -138,12 +155,24 @@ class Reset:
         steps_in_order += [*self.database.last_steps(), *_job_steps()]
         return [*steps_in_order, Step("remove the receipts and records of the roles", self._remove_state)]
 
+    def _rescue_steps(self):
+        """Return the step that takes the place of a revert, which would otherwise happen during the reset or after it."""
+        pending = rescue.read_document("pending")
+        return [Step("end the wait for a confirmation: {what}".format(**pending), self._end_wait)] if pending else []
+
+    def _end_wait(self):
+        with rescue.locked(required=False):
+            pending = rescue.read_document("pending")
+            if pending:
+                rescue.end(pending, "confirmed")
+                stop_timer(self.module, pending["token"])
+
     def _daemon_names(self):
         """Return the running daemons of packages that the roles started."""
         return {
             doc["name"]
             for doc in origin.records("units")
-            if doc["name"] not in ENGINE_UNITS
+            if doc["name"] not in (*ENGINE_UNITS, *CHANGED_UNITS)
             and doc["ActiveState"] != "active"
             and self.module.run_command(["systemctl", "is-active", "--quiet", doc["name"]])[0] == 0
         }
@@ -264,6 +293,12 @@ def _job_steps():
 def _remove_if_empty(path):
     if os.path.isdir(path) and not os.listdir(path):
         os.rmdir(path)
+
+
+def waiting_changes():
+    """Return the change that the node reverts unless its controller confirms it."""
+    pending = rescue.read_document("pending")
+    return ["a change waits for its confirmation: {what} (role {role})".format(**pending)] if pending else []
 
 
 def unrecorded_changes():

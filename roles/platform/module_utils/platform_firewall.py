@@ -3,77 +3,120 @@
 import ipaddress
 
 UFW_RULES = ("/etc/ufw/user.rules", "/etc/ufw/user6.rules")
+CLIENT = ("firewall-cmd",)
 ZONE = "trusted"
+ZONE_FILE = f"/etc/firewalld/zones/{ZONE}.xml"
 
 
 class FirewallError(Exception):
     """The firewall refused a rule."""
 
 
-def has_rule(module, program, source):
-    """Return whether a rule of the saved configuration admits a source, also while the firewall is stopped."""
+def saved_sources(module, program, sources):
+    """Return those of the sources that the saved configuration admits, also while the firewall is stopped."""
     if program == "ufw":
-        return _ufw_line(source) in _ufw_lines()
-    return _saved(module, f"--query-source={source}")[0] == 0
+        lines = _ufw_lines()
+        return {source for source in sources if _ufw_line(source) in lines}
+    return _listed(module, _saved_client(module)) & set(sources)
 
 
-def is_active(module, program, source):
-    """Return whether the rule of a source is in effect."""
-    return program == "ufw" or _running(module, f"--query-source={source}")[0] == 0
+def active_sources(module, program, sources):
+    """Return those of the sources whose rule is in effect, of all that are saved."""
+    return set(sources) if program == "ufw" else _listed(module, CLIENT) & set(sources)
 
 
-def has_other_rule(module, program, source):
-    """Return whether the operator decided otherwise about exactly this source: ufw would replace such a rule."""
+def decided_sources(module, program, sources):
+    """Return those of the sources about which the operator decided otherwise: ufw would replace such a rule."""
     if program == "ufw":
-        rest = _ufw_line(source).partition(" allow")[2]
-        actions = {line.split()[3] for line in _ufw_lines() if line.endswith(rest)}
-        return any(action != "allow" and not action.startswith("route:") for action in actions)
-    code, out, _ = module.run_command(["firewall-cmd", f"--get-zone-of-source={source}"])
-    return code == 0 and out.strip() not in ("", ZONE)
+        lines = [line.split() for line in _ufw_lines() if len(line.split()) > 4]
+        other = {tuple(line[4:]) for line in lines if line[3] != "allow" and not line[3].startswith("route:")}
+        return {source for source in sources if tuple(_ufw_line(source).split()[4:]) in other}
+    zone, bound = "", set()
+    for line in module.run_command([*CLIENT, "--get-active-zones"])[1].splitlines():
+        words = line.split()
+        if words and not line[0].isspace():
+            zone = words[0]
+        elif words[:1] == ["sources:"] and zone != ZONE:
+            bound.update(words[1:])
+    return bound & set(sources)
 
 
-def add_rule(module, program, source):
-    """Admit a source, now and after the next start of the firewall.
+def add_rules(module, program, sources):
+    """Admit sources, now and after the next start of the firewall.
 
     Raises:
-        FirewallError: the firewall refuses the rule.
+        FirewallError: the firewall refuses a rule.
     """
     if program == "ufw":
-        _require(module.run_command(["ufw", "allow", "from", source, "comment", "provision"]), source)
+        for source in sources:
+            _require(module.run_command(["ufw", "allow", "from", source, "comment", "provision"]), source)
         return
-    for run in (_saved, _running):
-        if run(module, f"--query-source={source}")[0] != 0:
-            _require(run(module, f"--add-source={source}"), source)
+    for client in (_saved_client(module), CLIENT):
+        missing = _without(sources, _listed(module, client))
+        result = _change(module, client, "add", missing)
+        for source in _without(missing, _listed(module, client)):
+            _refuse(result, source)
 
 
-def remove_rule(module, program, source):
-    """Remove the rule of a source, also while the firewall is stopped; it may not exist.
+def remove_rules(module, program, sources):
+    """Remove the rules of sources, also while the firewall is stopped; they may not exist.
 
     Raises:
-        FirewallError: the firewall refuses the removal.
+        FirewallError: the firewall refuses a removal.
     """
     if program == "ufw":
-        if has_rule(module, program, source):
+        for source in sorted(saved_sources(module, program, sources)):
             _require(module.run_command(["ufw", "delete", "allow", "from", source]), source)
         return
-    for run in (_saved, _running) if _is_running(module) else (_saved,):
-        if run(module, f"--query-source={source}")[0] == 0:
-            _require(run(module, f"--remove-source={source}"), source)
+    for client in (_saved_client(module), CLIENT) if _is_running(module) else (_saved_client(module),):
+        listed = _listed(module, client)
+        result = _change(module, client, "remove", [source for source in sources if source in listed])
+        left = _listed(module, client)
+        for source in sources:
+            if source in left:
+                _refuse(result, source)
+
+
+def saved_paths(program):
+    """Return the files with the rules that the functions above change."""
+    return UFW_RULES if program == "ufw" else (ZONE_FILE,)
+
+
+def undo_commands(module, program, added, removed):
+    """Return the commands that undo rules in effect; the files with the rules are restored before."""
+    if program == "ufw":
+        return [["ufw", "reload"]]
+    active = active_sources(module, program, [*added, *removed])
+    parts = {"remove": _without(added, active), "add": [source for source in removed if source in active]}
+    return [_command(CLIENT, action, sources) for action, sources in parts.items() if sources]
+
+
+def _without(sources, others):
+    return [source for source in sources if source not in others]
 
 
 def _is_running(module):
-    return module.run_command(["firewall-cmd", "--state"])[0] == 0
+    return module.run_command([*CLIENT, "--state"])[0] == 0
 
 
-def _running(module, option):
-    """Run firewalld's client for the configuration in effect."""
-    return module.run_command(["firewall-cmd", f"--zone={ZONE}", option])
+def _saved_client(module):
+    """Return firewalld's client for the saved configuration; the usual one needs the running service."""
+    return [*CLIENT, "--permanent"] if _is_running(module) else ["firewall-offline-cmd"]
 
 
-def _saved(module, option):
-    """Run firewalld's client for the saved configuration; the client needs the running service."""
-    program = ["firewall-cmd", "--permanent"] if _is_running(module) else ["firewall-offline-cmd"]
-    return module.run_command([*program, f"--zone={ZONE}", option])
+def _listed(module, client):
+    """Return the sources of the zone."""
+    return set(module.run_command([*client, f"--zone={ZONE}", "--list-sources"])[1].split())
+
+
+def _command(client, action, sources):
+    """Return one command for all sources: a client of firewalld takes half a second."""
+    return [*client, f"--zone={ZONE}", *(f"--{action}-source={source}" for source in sources)]
+
+
+def _change(module, client, action, sources):
+    """Run one command for all sources. It may succeed although the firewall refused a part of them."""
+    return module.run_command(_command(client, action, sources)) if sources else (0, "", "")
 
 
 def _ufw_lines():
@@ -96,6 +139,9 @@ def _ufw_line(source):
 
 
 def _require(result, source):
-    code, out, err = result
-    if code != 0:
-        raise FirewallError(f"{source}: {(err or out).strip()[-200:]}")
+    if result[0] != 0:
+        _refuse(result, source)
+
+
+def _refuse(result, source):
+    raise FirewallError(f"{source}: {(result[2] or result[1]).strip()[-200:]}")

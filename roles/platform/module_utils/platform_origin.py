@@ -20,6 +20,11 @@ def record_path(kind, name):
     return os.path.join(FOLDER, kind, hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32])
 
 
+def record_files(kind, name):
+    """Return the paths of a record: the original state, and the values of the role."""
+    return [record_path(kind, name) + ending for ending in (".json", ".ours")]
+
+
 def write_private(path, data):
     """Write a file that only root can read, atomically even if the power fails."""
     folder = os.path.dirname(path)

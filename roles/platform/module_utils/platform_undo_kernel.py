@@ -1,10 +1,11 @@
-"""Reset the kernel: modules that roles loaded or built, settings, and rules of the firewall."""
+"""Reset the kernel: modules that roles loaded or built, settings of kernel and interfaces, and rules of the firewall."""
 
 import os
 import re
 import shutil
 
-from ansible.module_utils.platform_firewall import FirewallError, has_rule, remove_rule
+from ansible.module_utils import platform_links as links
+from ansible.module_utils.platform_firewall import FirewallError, remove_rules, saved_sources
 from ansible.module_utils.platform_origin import records
 from ansible.module_utils.platform_undo_files import Step
 
@@ -116,6 +117,61 @@ def _set(doc):
     return act
 
 
+def link_steps(module, left):
+    """Return the steps for MTUs that a role has set. Those that were changed since are added to `left`."""
+    steps = []
+    for doc in records("mtus"):
+        name, now = doc["interface"], links.mtu(doc["interface"])
+        if now is None or now == doc["before"]:
+            continue
+        if links.is_own(doc, now):
+            command = links.mtu_command(name, doc["before"])
+            steps.append(Step("set the MTU of {interface} back to {before}".format(**doc), _run(module, *command)))
+        else:
+            left.append(f"leave the MTU of {name} at {now}, which was changed since (originally {doc['before']})")
+    return steps
+
+
+def governor_steps():
+    """Return the step for CPUs with the governor that a role has set."""
+    steps = []
+    for doc in records("governors"):
+        now = links.governors()
+        own = {
+            path: old
+            for path, old in doc["values"].items()
+            if old != now.get(path) and links.is_own(doc, now.get(path))
+        }
+        if own:
+            steps.append(Step(f"set the CPU governor back to {', '.join(sorted(set(own.values())))}", _write_all(own)))
+    return steps
+
+
+def _write_all(values):
+    def act():
+        for path, value in sorted(values.items()):
+            try:
+                links.write(path, value)
+            except OSError as error:
+                return f"{path}: cannot restore the value {value} ({error.strerror})"
+        return None
+
+    return act
+
+
+def unit_steps(module, names):
+    """Return the steps for these units of other software that a role has started or stopped."""
+    steps = []
+    for doc in records("units"):
+        if doc["name"] not in names or doc["LoadState"] != "loaded":
+            continue
+        now = links.unit_state(module, doc["name"])
+        was = {"is_active": doc["ActiveState"] == "active", "is_enabled": doc["UnitFileState"] == "enabled"}
+        for command in links.unit_commands(now, **was):
+            steps.append(Step(f"{command[-1]} {doc['name']}, as before", _run(module, *command, doc["name"])))
+    return steps
+
+
 def _words(path):
     """Return the words of a file joined by single spaces, as sysctls are recorded."""
     try:
@@ -132,14 +188,14 @@ def firewall_steps(module):
         Step(f"remove the rule of {program} that admits {source}", _remove_rule(module, program, source))
         for program, source in rules
         if module.get_bin_path("firewall-cmd" if program == "firewalld" else program)
-        and has_rule(module, program, source)
+        and saved_sources(module, program, [source])
     ]
 
 
 def _remove_rule(module, program, source):
     def act():
         try:
-            remove_rule(module, program, source)
+            remove_rules(module, program, [source])
         except FirewallError as error:
             return f"remove the rule of {program} manually that admits {error}"
         return None

@@ -13,6 +13,7 @@ from provision.facts import NodeFacts
 from provision.facts.container import Container, Process
 from provision.facts.container_ssh import ContainerSsh, ContainerTrust
 from provision.facts.docker import DockerConfig, DockerInfo, DockerService, Image
+from provision.facts.fabric import Fabric, Interface
 from provision.facts.firewall import Firewall
 from provision.facts.gpu import Gpu
 from provision.facts.gpu_health import GpuHealth
@@ -26,6 +27,7 @@ from provision.facts.pci_links import PciLink
 from provision.facts.peer_modules import InstalledKernel, ModuleFile, NvidiaModules, PeerMemory
 from provision.facts.peer_status import JudgedKernel, PeerRecord, PeerStatus, PeerUnit
 from provision.facts.rdma import Gid, RdmaDevice, RdmaPort, RdmaStack
+from provision.facts.rescue import Rescue
 from provision.facts.selinux import Selinux
 from provision.facts.system import Boot, Disk, Hardware, Kind, Limits, NodeKind, System
 from provision.facts.xid import XidLog
@@ -41,6 +43,10 @@ VARIABLES = {
     "training_container_name": "provision-training",
     "training_container_ulimits": {"memlock": -1, "nofile": 1048576, "stack": 67108864},
     "container_ssh_port": 2222,
+    "fabric_host_mtu": 9000,
+    "fabric_host_arp_enabled": True,
+    "fabric_host_hugepages_2mib": 512,
+    "fabric_host_cpu_governor": "performance",
 }
 UNLIMITED = {"Max locked memory": None, "Max open files": 1048576, "Max stack size": 67108864}
 CUT = {"Max locked memory": 8388608, "Max open files": 20000, "Max stack size": 67108864}
@@ -175,6 +181,12 @@ def healthy(number: int = 1) -> NodeFacts:
         names=names,
         listening=(Listening(f"10.77.0.{number}", 2222),),
         firewall=Firewall(""),
+        fabric=Fabric(
+            {"ens3": Interface(1500), "ens4": Interface(9000, "0000:3b:00.0", 2, 1, 2)},
+            {2048: 512, 1048576: 0},
+            frozenset({"performance"}),
+        ),
+        rescue=Rescue("confirmed", "network settings of ens4"),
         selinux=Selinux("disabled"),
         selinux_denials=(),
         rdma=RdmaStack((rdma_device(),), 1, ("uverbs0", "rdma_cm"), ""),

@@ -13,11 +13,13 @@ from provision.errors import ConnectionFailed
 from provision.facts import Unknown
 from provision.facts.container import DeletedMount
 from provision.facts.docker import DockerConfig, DockerService, Image
+from provision.facts.fabric import Interface
 from provision.facts.firewall import Firewall, UfwRule, Zone
 from provision.facts.kernel import TimeSync
 from provision.facts.network import Listening
 from provision.facts.rdma import RdmaStack
 from provision.facts.records import Receipt
+from provision.facts.rescue import Rescue
 from provision.facts.selinux import Denial, Selinux, WrongLabel
 from provision.facts.system import Disk, Kind, Limits, NodeKind, System
 from provision.model import CheckStatus
@@ -66,6 +68,67 @@ def ufw(*rules, admits=False):
 
 
 BROKEN = [
+    (
+        "fabric_host.mtu",
+        FAIL,
+        "fabric_host.mtu.differs: ens4 1500 9000",
+        changed("fabric", interfaces={"ens3": Interface(1500), "ens4": Interface(1500)}),
+    ),
+    ("fabric_host.mtu", FAIL, "fabric_host.mtu.no_interface", changed("fabric", interfaces={"ens3": Interface(1500)})),
+    (
+        "fabric_host.arp",
+        FAIL,
+        "fabric_host.arp.differs: ens4",
+        changed("fabric", interfaces={"ens4": Interface(9000, "", 2, 1, 0)}),
+    ),
+    ("fabric_host.arp", FAIL, "fabric_host.arp.no_interface", changed("fabric", interfaces={})),
+    (
+        "fabric_host.hugepages",
+        FAIL,
+        "fabric_host.hugepages.differs: 2048 0 512",
+        changed("fabric", hugepages={2048: 0}),
+    ),
+    (
+        "fabric_host.hugepages",
+        FAIL,
+        "fabric_host.hugepages.differs: 2048 600 512",
+        changed("fabric", hugepages={2048: 600}),
+    ),
+    (
+        "fabric_host.hugepages",
+        WARN,
+        "fabric_host.hugepages.fewer: 2048 400 512",
+        changed("fabric", hugepages={2048: 400}),
+    ),
+    ("fabric_host.hugepages", WARN, "fabric_host.hugepages.unsupported: 2048", changed("fabric", hugepages={})),
+    (
+        "fabric_host.governor",
+        FAIL,
+        "fabric_host.governor.differs: performance powersave performance",
+        changed("fabric", governors=frozenset({"powersave", "performance"})),
+    ),
+    *(
+        (
+            "platform.rescue",
+            WARN,
+            f"platform.rescue.{code}: rules of ufw 45 /etc/ufw/user.rules",
+            {"rescue": Rescue("reverted", "rules of ufw", cause, 45, ("/etc/ufw/user.rules",))},
+        )
+        for cause, code in (
+            ("limit", "limit"),
+            ("next", "limit"),
+            ("boot", "boot"),
+            ("late", "late"),
+            ("failed", "failed"),
+            ("of a later version", "reverted"),
+        )
+    ),
+    (
+        "platform.rescue",
+        WARN,
+        "platform.rescue.not_restored: rules of ufw /etc/ufw/user.rules",
+        {"rescue": Rescue("reverted", "rules of ufw", "boot", 45, ("/etc/ufw/user.rules",), is_complete=False)},
+    ),
     (
         "base_system.firewall",
         FAIL,
@@ -393,6 +456,23 @@ def test_a_problem_is_reported_with_a_remedy(judged, name, status, reason, facts
     assert result.status is status
     assert reason in shown(result.reason)
     assert remedy(result.reason, "gpu1")
+
+
+def test_settings_of_data_networks_are_judged_only_if_they_are_set(judged):
+    """An interface can be named by its card; a container node has the kernel of its host."""
+    unset = {"fabric_host_mtu": 0, "fabric_host_arp_enabled": False, "fabric_host_hugepages_2mib": -1,
+             "fabric_host_cpu_governor": ""}  # fmt: skip
+    ids = [f"fabric_host.{name}" for name in ("mtu", "arp", "hugepages", "governor")]
+
+    assert [shown(judged(unset)[name].reason) for name in ids] == [f"{name}.unset" for name in ids]
+    inside = judged(kind=IN_CONTAINER)
+    assert [shown(inside[name].reason) for name in ids[1:]] == [f"{name}.container" for name in ids[1:]]
+    by_card = judged({"fabric_host_interfaces": ["0000:3b:00.0"]}, addresses=())
+    assert shown(by_card["fabric_host.mtu"].reason) == "fabric_host.mtu.ok: 9000 ens4"
+    assert (
+        shown(judged(**changed("fabric", governors=frozenset()))[ids[3]].reason) == "fabric_host.governor.unsupported"
+    )
+    assert shown(judged(rescue=Rescue())["platform.rescue"].reason) == "platform.rescue.none"
 
 
 def test_one_cause_has_one_failure(judged):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +14,14 @@ from provision.facts import NodeFacts, RawOutput, Unknown, parse, request
 from provision.facts.container import Container, ContainerFact, DeletedMount, Process
 from provision.facts.container_ssh import ContainerSshFact, ContainerTrust, ContainerTrustFact, fingerprint
 from provision.facts.docker import DockerConfigFact, DockerInfoFact, DockerServiceFact, Image, ImageFact
+from provision.facts.fabric import Fabric, FabricFact, Interface
 from provision.facts.gpu import GpuPciFact, GpusFact
 from provision.facts.kernel import ModulesFact, PackagesFact, SysctlsFact, TimeSync, TimeSyncFact
 from provision.facts.network import Address, AddressesFact, Listening, ListeningFact, NamesFact, Route, RoutesFact
 from provision.facts.nvidia_container import NvidiaContainer, NvidiaContainerFact
 from provision.facts.rdma import RdmaFact
 from provision.facts.records import ReceiptsFact, SimulatedFact
+from provision.facts.rescue import Rescue, RescueFact
 from provision.facts.system import Disk, DisksFact, Kind, KindFact, LimitsFact, NodeKind, System, SystemFact
 from tests.support.node.probe import probe_command, probe_output
 
@@ -439,3 +442,69 @@ def test_equal_trust_files_are_parsed_once():
     assert first.container_ssh.client_key != second.container_ssh.client_key
     assert "gpu7" in first.container_trust.known_nodes
     assert "gpu7" not in other.container_trust.known_nodes
+
+
+def test_interfaces_have_the_address_of_their_card():
+    """The last address in the path is that of the card; a virtual interface has none."""
+    text = (
+        "net\tens4\t9000\t/sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.0\t2\t1\t2\n"
+        "net\tens5\t1500\t/sys/devices/pci0000:00/0000:00:03.0/virtio0\t0\t0\t0\n"
+        "net\tbond0\t1500\t\t0\t\t0\n"
+        "memory\t16777216\nhugepages\t2048kB\t512\ngovernor\tpowersave\ngovernor\tperformance\n"
+    )
+
+    assert FabricFact().parse(out(text)) == Fabric(
+        {
+            "ens4": Interface(9000, "0000:3b:00.0", 2, 1, 2),
+            "ens5": Interface(1500, "0000:00:03.0", 0, 0, 0),
+            "bond0": Interface(1500, "", 0, None, 0),
+        },
+        {2048: 512},
+        frozenset({"powersave", "performance"}),
+        16777216,
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "memory\t16 GiB",
+        "memory",
+        "net\tens4;reboot\t9000\t\t0\t0\t0",
+        "net\tens4\t9000x\t\t0\t0\t0",
+        "net\tens4\t99999999999\t\t0\t0\t0",
+        "net\tens4\t9000",
+        "hugepages\t2048kB\t-1",
+        "hugepages\t\u0662kB\t1",
+        "governor\tper formance",
+        "governor",
+    ],
+)
+def test_a_line_of_another_form_is_no_setting(line):
+    assert FabricFact().parse(out(line)) == Fabric()
+
+
+def test_this_machine_has_interfaces():
+    """The command itself, without the loopback interface."""
+    done = subprocess.run(["sh", "-c", FabricFact.command], capture_output=True, text=True, check=True, timeout=60)
+
+    assert (done.stderr, "lo" in FabricFact().parse(out(done.stdout)).interfaces) == ("", False)
+    assert FabricFact().parse(out(done.stdout)).memory_kib == int(Path("/proc/meminfo").read_text().split()[1])
+    names = {path.name for path in Path("/sys/class/net").iterdir()}
+    assert FabricFact().parse(out(done.stdout)).interfaces.keys() == {
+        name for name in names if name != "lo" and not name.startswith("veth")
+    }
+
+
+def test_the_record_of_the_last_change_is_read():
+    """It is a file of the node, which anybody with root may have edited."""
+    text = (
+        '{"state": "reverted", "what": "rules of ufw", "cause": "limit", "seconds": 45, "files": ["/etc/x"], "at": 1}'
+    )
+
+    assert RescueFact().parse(out(text)) == Rescue("reverted", "rules of ufw", "limit", 45, ("/etc/x",))
+    partial = text.replace('"at": 1', '"is_complete": false')
+    assert not RescueFact().parse(out(partial)).is_complete
+    assert RescueFact().parse(out("")) == Rescue()
+    assert isinstance(RescueFact().parse(out('{"state": "other", "what": "x"}')), Unknown)
+    assert isinstance(RescueFact().parse(out("{")), Unknown)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from provision.node import slurm
+from provision.node.jobs import records
 from provision.node.slurm import health
 
 
@@ -90,3 +93,21 @@ def test_a_missing_device_file_and_a_full_table_are_problems(monkeypatch: pytest
     assert codes("missing") == ["gpu_missing"]
     assert codes("errors") == ["gpu_memory_errors"]
     assert codes("hangs") == ["gpu_tool_hangs"]
+
+
+def test_the_mark_of_a_job_whose_epilog_did_not_run_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """slurmd was lost, and the job ended meanwhile; the mark of a running job stays."""
+    monkeypatch.setattr(slurm, "RUN", str(tmp_path / "marks"))
+    monkeypatch.setattr(records, "ROOT", str(tmp_path / "jobs"))
+    monkeypatch.setattr(health, "STATE", str(tmp_path / "none"))
+    for number, name in ((12, "ended"), (13, "runs")):
+        (tmp_path / "jobs" / name / "attempts/1").mkdir(parents=True)
+        (tmp_path / "marks").mkdir(exist_ok=True)
+        (tmp_path / f"marks/{number}").write_text(f'{{"name": "{name}", "id": "abc1", "attempt": 1}}')
+    result = tmp_path / "jobs/ended/attempts/1/result.json"
+    result.write_text("{}")
+    os.utime(result, (1, 1))
+
+    assert health.main() == 0
+
+    assert [path.name for path in (tmp_path / "marks").iterdir()] == ["13"]

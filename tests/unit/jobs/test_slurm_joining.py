@@ -144,6 +144,28 @@ def test_the_reports_of_nodes_are_combined_with_slurm() -> None:
     assert [change["queue"]["nodes"] for change in joined.changes] == [["b"]]
 
 
+def assigned(*nodes: str) -> list[dict[str, Any]]:
+    """Return the assignments of a worker on each node."""
+    return [
+        {"instance": f"mnist-worker-{rank}", "role": "worker", "index": rank, "node": node, "address": "", "rank": rank}
+        for rank, node in enumerate(nodes)
+    ]
+
+
+@pytest.mark.parametrize("recorded", [{"state": "started", "attempt": 1, "nodes": ["a", "b"]}, {"state": "pending"}])
+def test_a_job_that_is_ending_has_all_of_its_nodes(recorded: dict[str, Any]) -> None:
+    """Slurm lists only the nodes whose epilog has not ended; without the others, the job would seem lost there."""
+    result = {"status": "SUCCEEDED", "exit_code": 0, "ended": 9.0}
+    part = {"attempt": 1, "attempt_record": {"seats": assigned("a", "b")}, "result": result, "keeper": "gone"}
+    answers = {"a": report("a", {**recorded, "engine_job": 12, "engine_attempt": 1}, **part), "b": report("b", **part)}
+
+    joined = join(answers, "a", {"abc1": job("COMPLETING", nodes=("c2",))}, {}, NAMES)
+    record = records([Report.of(name, one) for name, one in joined.answers.items()], {}, "a")["mnist"]
+
+    assert record.status == JobStatus.SUCCEEDED
+    assert [change["queue"]["nodes"] for change in joined.changes] in ([], [["a", "b"]])
+
+
 def test_a_start_that_failed_after_its_preparation_is_unexplained() -> None:
     """The nodes have a record of the attempt, and no supervisor: Slurm has the reason."""
     failed = {"abc1": job("FAILED", nodes=("c2",))}

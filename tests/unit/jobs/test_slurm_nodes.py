@@ -239,21 +239,31 @@ def test_the_mark_of_a_job_that_is_starting_stays(node: FakeNode, tmp_path: Path
     assert names_in(tmp_path / "marks") == ["12", "13"]
 
 
-def test_the_old_mark_of_an_ended_attempt_is_removed_with_the_next_one(node: FakeNode, tmp_path: Path) -> None:
+def test_the_mark_of_an_ended_attempt_is_removed_with_the_next_one(node: FakeNode, tmp_path: Path) -> None:
     """Jobs leave their marks on nodes without an epilog."""
     for number, name in ((12, "killed"), (13, "runs")):
         node.attempt(name, 1).mkdir(parents=True)
         node.ok("slurm_mark", job=number, name=name, id="abc1", attempt=1)
-    (node.attempt("killed", 1) / "result.json").write_text("{}")
+        os.utime(tmp_path / f"marks/{number}", (1, 1))
+    result = node.attempt("killed", 1) / "result.json"
+    result.write_text("{}")
     node.attempt("mnist", 1).mkdir(parents=True)
     node.ok("slurm_mark", job=14, name="mnist", id="abc1", attempt=1)
     assert names_in(tmp_path / "marks") == ["12", "13", "14"]  # its epilog may not have run yet
 
-    for number in (12, 13):
-        os.utime(tmp_path / f"marks/{number}", (1, 1))
+    os.utime(result, (1, 1))
     node.ok("slurm_mark", job=14, name="mnist", id="abc1", attempt=1)
 
     assert names_in(tmp_path / "marks") == ["13", "14"]
+
+
+def test_the_old_mark_of_a_deleted_job_is_removed_with_the_next_one(node: FakeNode, tmp_path: Path) -> None:
+    node.ok("slurm_mark", job=12, name="deleted", id="abc1", attempt=1)
+    os.utime(tmp_path / "marks/12", (1, 1))
+
+    node.ok("slurm_mark", job=14, name="mnist", id="abc1", attempt=1)
+
+    assert names_in(tmp_path / "marks") == ["14"]
 
 
 @pytest.mark.parametrize("fields", [{"job": "../x"}, {"job": 0}, {"name": "../x"}, {"attempt": 0}])

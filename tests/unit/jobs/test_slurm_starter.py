@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import threading
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 
 from provision.batch.containers import NodeHardware
+from provision.batch.slurm.states import starts_comment, starts_without_gpus
 from provision.documents.jobs import Result, Watched
 from provision.documents.slurm_jobs import SlurmDevice, StepGpus
 from provision.errors import LaunchError
@@ -46,6 +48,7 @@ def starter(names: str = "abc", **options: Any) -> Starter:
     return Starter(payload, Allocation(12, ("s-a", "s-b"), (1, 1), 0))
 
 
+SHOWN, AGAIN = "show job -d -o 12", ["show job -o 12", "requeue 12"]
 SHOW = 'test "$1" = show && echo "JobId=12 Restarts=0 BatchFlag=1 ExcNodeList=login,old[1-2] NodeList=s-a"'
 
 
@@ -56,12 +59,16 @@ def failed_on(name: str) -> Result:
     )
 
 
+def test_a_failure_by_the_fault_of_a_node_names_it() -> None:
+    assert module._nodes_at_fault(failed_on("b")) == {"b"}
+
+
 def test_a_retry_keeps_the_nodes_that_are_excluded_already(programs: Path, tmp_path: Path) -> None:
     """`scontrol update ExcNodeList=` replaces the list of the submission and of earlier failures."""
     tool(programs, "scontrol", f"{SHOW}; exit 0")
     tool(programs, "systemd-run", f'printf "%s " "$@" >{tmp_path}/words')
 
-    starter()._requeue(HereConnector("a"), failed_on("b"))
+    starter()._requeue(HereConnector("a"), ["b"])
 
     assert '"exclude":["login","old1","old2","s-b"]' in (tmp_path / "words").read_text()
 
@@ -71,7 +78,7 @@ def test_a_job_that_needs_all_nodes_is_tried_again_on_the_bad_node(programs: Pat
     tool(programs, "scontrol", f"{SHOW}; exit 0")
     tool(programs, "systemd-run", f'printf "%s " "$@" >{tmp_path}/words')
 
-    starter("ab", spread=True)._requeue(HereConnector("a"), failed_on("b"))
+    starter("ab", spread=True)._requeue(HereConnector("a"), ["b"])
 
     assert '"exclude":[]' in (tmp_path / "words").read_text()
 
@@ -87,7 +94,7 @@ def test_a_retry_of_a_job_with_chosen_gpus_may_use_other_nodes(
     tool(programs, "scontrol", f"{SHOW}; exit 0")
     tool(programs, "systemd-run", f'printf "%s " "$@" >{tmp_path}/words')
 
-    starter(names, gputopology=True, gpus=1)._requeue(HereConnector("a"), failed_on("b"))
+    starter(names, gputopology=True, gpus=1)._requeue(HereConnector("a"), ["b"])
 
     assert expected in (tmp_path / "words").read_text()
 
@@ -101,11 +108,12 @@ def test_a_retry_of_a_job_with_chosen_gpus_may_use_other_nodes(
     ],
 )
 def test_steps_request_the_gpus_of_the_job_by_type_where_slurm_refuses_a_number(
-    programs: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], asked: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], asked: str
 ) -> None:
     """Slurm 22.05 refuses a number above one if the job has one GPU of each of several types."""
     gres = "gpu:g5:1(IDX:5),gpu:g6:0(IDX:),gpu:g7:1(IDX:7)"
-    tool(programs, "scontrol", f"echo 'JobId=12 Nodes=s-a,s-b CPU_IDs=0 Mem=512 GRES={gres}'")
+    shown = f"JobId=12 Nodes=s-a,s-b CPU_IDs=0 Mem=512 GRES={gres}"
+    monkeypatch.setattr(module, "RUN", str(tmp_path / "run"))
     steps: list[tuple[str, str]] = []
 
     def step(name: str, _slurm: str, _job: int, _certificate: str, gpus: str) -> HereConnector:
@@ -115,7 +123,7 @@ def test_steps_request_the_gpus_of_the_job_by_type_where_slurm_refuses_a_number(
     monkeypatch.setattr(module, "StepConnector", step)
     monkeypatch.setattr(module, "ask_jobs", lambda *_: StepGpus([5], [SlurmDevice("GPU-f", 5, 4)]))
     one = starter("ab", gpus=1, **options)
-    allocated = one._allocated(one._own_nodes())
+    allocated = one._allocated(one._own_nodes(), shown)
 
     assert sorted(steps) == [("a", asked), ("b", asked)]
     assert [node.indices for node in allocated] == [(4,), (4,)]
@@ -133,6 +141,46 @@ class Waits(threading.Event):
         return False
 
 
+def test_a_job_without_its_gpus_is_started_again(programs: Path, tmp_path: Path) -> None:
+    """Slurm 22.05 starts jobs without GPUs, such as before the nodes have registered with a new slurmctld."""
+    tool(programs, "scontrol", f'echo "$@" >>{tmp_path}/called; {SHOW}; exit 0')
+    tool(programs, "systemd-run", "exit 0")
+    one, waits = starter(gpus=1, retry=0), Waits()
+    one._stop = waits
+
+    assert one._run() == module.FAILED
+
+    comment = f"AdminComment={starts_comment(1)}"
+    assert (tmp_path / "called").read_text().splitlines() == [SHOWN, f"update JobId=12 Requeue=1 {comment}", *AGAIN]
+    assert waits.seconds == [module.SETTLE_SECONDS]
+
+
+@pytest.mark.usefixtures("programs")
+def test_starts_without_gpus_are_no_retries() -> None:
+    """The third start of a job with one retry, of which one had no GPUs, is its first retry."""
+    shown = f"JobId=12 Restarts=1 AdminComment={starts_comment(1)} BatchFlag=1"
+    assert starts_without_gpus(shown) == 1
+    one = starter(gpus=1, retry=1)
+    one._without_gpus = 1
+    left = []
+    for restarts in range(4):
+        one._allocation = dataclasses.replace(one._allocation, restarts=restarts)
+        left.append(one._retries_left())
+
+    assert left == [2, 1, 0, -1]
+
+
+def test_a_job_without_its_gpus_fails_in_the_end(programs: Path, tmp_path: Path) -> None:
+    comment = starts_comment(module.MOST_STARTS_WITHOUT_GPUS)
+    tool(programs, "scontrol", f'echo "$1" >>{tmp_path}/called; echo "JobId=12 Restarts=0 AdminComment={comment} End"')
+
+    with pytest.raises(LaunchError) as error:
+        starter(gpus=1, retry=0)._run()
+
+    assert error.value.code == "slurm.gpus_missing"
+    assert (tmp_path / "called").read_text().split() == ["show"]
+
+
 def test_a_retry_waits_for_slurmctld(programs: Path, tmp_path: Path) -> None:
     """The attempt fails while slurmctld is away, which comes back after it was asked three times."""
     tool(programs, "squeue", f"echo x >>{tmp_path}/asked; test $(wc -l <{tmp_path}/asked) -ge 3")
@@ -142,7 +190,7 @@ def test_a_retry_waits_for_slurmctld(programs: Path, tmp_path: Path) -> None:
     one, waits = starter(), Waits()
     one._stop = waits
 
-    one._requeue(HereConnector("a"), failed_on("b"))
+    one._requeue(HereConnector("a"), ["b"])
 
     assert (tmp_path / "called").read_text().split() == ["show", "show", "requeue"]
     assert waits.seconds == [1, 1, module.SETTLE_SECONDS]
@@ -158,7 +206,7 @@ def test_a_retry_waits_after_a_command_that_waited_for_slurmctld(
     one, waits = starter(), Waits()
     one._stop = waits
 
-    one._requeue(HereConnector("a"), failed_on("b"))
+    one._requeue(HereConnector("a"), ["b"])
 
     assert waits.seconds[0] == module.SETTLE_SECONDS
 
@@ -181,7 +229,7 @@ def test_a_job_that_is_cancelled_while_slurmctld_is_away_is_not_requeued(program
             return self.is_set()
 
     one._stop = Cancels()
-    one._requeue(HereConnector("a"), failed_on("b"))
+    one._requeue(HereConnector("a"), ["b"])
 
     assert (tmp_path / "called").read_text().split() == ["show", "requeue"]
 
@@ -191,7 +239,7 @@ def test_a_later_attempt_is_not_requeued(programs: Path, tmp_path: Path, shown: 
     """Slurm lost the node of this attempt, and runs the next one elsewhere under the same number."""
     tool(programs, "scontrol", f'echo "$1" >>{tmp_path}/called; echo "JobId=12 {shown} BatchFlag=1"')
 
-    starter()._requeue(HereConnector("a"), failed_on("b"))
+    starter()._requeue(HereConnector("a"), ["b"])
 
     assert (tmp_path / "called").read_text().split() == ["show"]
 

@@ -4,6 +4,7 @@ import pytest
 
 from provision.report.package_remedies import REMEDIES
 from provision.report.remedies import remedy_for
+from provision.report.rescue_remedies import RESCUE_REMEDIES
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,8 @@ def test_the_reason_code_of_a_module_decides():
     assert "disk is full" in remedy_for(words, code="packages.failed")
     assert remedy_for("x", code="packages.failed") == REMEDIES["packages.failed"]
     assert remedy_for("x", code="packages.unknown") is None
+    for code, remedy in RESCUE_REMEDIES.items():
+        assert remedy_for("rules of ufw: Connection timed out", code=code) == remedy
 
 
 def test_an_unknown_failure_has_no_remedy():

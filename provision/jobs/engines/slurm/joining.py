@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
-from provision.batch.slurm.states import WAITING, SlurmJob, waiting_reason
+from provision.batch.slurm.states import COMPLETING, WAITING, SlurmJob, waiting_reason
 from provision.documents import decode
 from provision.documents.jobs import JobReport, QueueEntry, RecordedReason, ReportAnswer, recorded_reason
 from provision.errors import InvalidDocument, ProvisionError
@@ -219,6 +219,24 @@ class _Parts:
         silent = job is not None and own is not None and not own <= self._answered
         return Sighting(job, attempt, failure, is_stopped=statuses == {"STOPPED"}, is_silent=silent)
 
+    def with_all_nodes(self, of_head: JobReport, job: SlurmJob, names: Mapping[str, str]) -> SlurmJob:
+        """Return a job with all of its nodes: of one that is ending, Slurm lists those whose epilog has not ended.
+
+        They are recorded, or follow from the assignments that one of the listed nodes reports.
+        """
+        entry, attempt = of_head.queue, _first_attempt(of_head.queue, job) + job.restarts
+        if job.state != COMPLETING:
+            return job
+        own_names = {name: slurm for slurm, name in names.items()}
+        listed = {names.get(name, name) for name in job.nodes}
+        nodes = list(entry.nodes) if (entry.engine_job, entry.attempt) == (job.number, attempt) else []
+        for node, raw in self._raws.get(of_head.id, ()) if not nodes else ():
+            part = _report(raw, node) if node in listed else None
+            if part is not None and part.attempt == attempt:
+                nodes = sorted(listed | {assignment.node for assignment in part.record.assignments})
+                break
+        return replace(job, nodes=tuple(own_names.get(node, node) for node in nodes or sorted(listed)))
+
 
 def join(
     answers: Mapping[str, Answer | ProvisionError],
@@ -260,6 +278,7 @@ def join(
             continue
         cancel += [one.number for one in of_job if _is_superseded(job.queue, one)]
         slurm = next((one for one in reversed(of_job) if current_job(job.queue, one) is not None), None)
+        slurm = parts.with_all_nodes(job, slurm, names) if slurm is not None else None
         failure = failures.get(slurm.number) if slurm is not None else None
         seen = parts.sighting(job, slurm, failure, names)
         changes = changes_of(job.queue, seen, names)

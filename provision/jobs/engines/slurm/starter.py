@@ -23,7 +23,15 @@ import msgspec
 from provision.batch.ranks import assignments_of
 from provision.batch.signed import secrets_digest
 from provision.batch.slurm.hostlist import expand
-from provision.batch.slurm.states import allocated_minors, excluded_nodes, gpu_counts, restarts_of, tasks_per_node
+from provision.batch.slurm.states import (
+    allocated_minors,
+    excluded_nodes,
+    gpu_counts,
+    restarts_of,
+    starts_comment,
+    starts_without_gpus,
+    tasks_per_node,
+)
 from provision.connectors import Connector
 from provision.documents import decode
 from provision.documents.jobs import Done, ReportAnswer, Result, SecretsDocument, Watched, Written
@@ -58,6 +66,8 @@ SLOW_SECONDS = 2.0
 """A command that takes longer has waited for slurmctld itself."""
 SETTLE_SECONDS = 10.0
 """Time for the nodes to register with a new slurmctld: before, it requeues a job without its GPUs (seen with 22.05)."""
+MOST_STARTS_WITHOUT_GPUS = 3
+"""So often a job is started again that Slurm has started without its GPUs."""
 _FOLDER = str(Path(__file__).resolve().parents[4])
 """The folder of this starter."""
 _COMMAND_SECONDS = 60
@@ -125,6 +135,8 @@ class Starter:
         self._number = payload.first_attempt + allocation.restarts
         self._stop = threading.Event()
         self._started = False
+        self._without_gpus = 0
+        """How often Slurm has started the job without its GPUs."""
         Path(RUN).mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = Path(tempfile.mkdtemp(prefix=STARTER.format(allocation.job), dir=RUN))
 
@@ -153,17 +165,37 @@ class Starter:
         self._folder.rmdir()
 
     def _run(self) -> int:
-        if self._allocation.restarts > self._spec.retry:
+        shown = _command("scontrol", "show", "job", "-d", "-o", str(self._allocation.job))
+        self._without_gpus = starts_without_gpus(shown)
+        if self._retries_left() < 0:
             raise error_of(LaunchError, reason("slurm.too_many_attempts"))
         nodes = self._own_nodes()
         self._write_certificates(nodes)
         with Connections(_Contact(self._connector)) as connections:  # type: ignore[arg-type]
-            allocated = self._allocated(nodes)
-            attempt = self._attempt(allocated)
+            try:
+                attempt = self._attempt(self._allocated(nodes, shown))
+            except LaunchError as error:
+                if error.code != "slurm.gpus_missing" or self._without_gpus >= MOST_STARTS_WITHOUT_GPUS:
+                    raise
+                _print(str(error))
+                self._start_again(connections.to(nodes[0].name))
+                return FAILED
             self._mark(connections, attempt)
             self._guard(connections.to(attempt.leader.node), attempt)
             self._start(connections, attempt)
             return self._wait(connections, attempt)
+
+    def _retries_left(self) -> int:
+        """Return how many attempts may follow this one; below 0 if Slurm has started it once too often."""
+        return self._spec.retry + self._without_gpus - self._allocation.restarts
+
+    def _start_again(self, here: Connector) -> None:
+        """Let Slurm start the job again, which got no GPUs: that is not the fault of the job or of a node."""
+        job = f"JobId={self._allocation.job}"
+        comment = starts_comment(self._without_gpus + 1)
+        self._stop.wait(SETTLE_SECONDS)
+        self._patiently("scontrol", "update", job, "Requeue=1", f"AdminComment={comment}")
+        self._requeue(here, ())
 
     def _own_nodes(self) -> list[PayloadNode]:
         """Return the nodes of the allocation."""
@@ -194,10 +226,9 @@ class Starter:
         certificate = str(self._certificate(node)) if node.certificate else ""
         return StepConnector(node.name, node.slurm, self._allocation.job, certificate, gpus)
 
-    def _allocated(self, nodes: Sequence[PayloadNode]) -> list[AllocatedNode]:
-        """Return the nodes with their GPUs; a step on each node reports them."""
-        shown = _command("scontrol", "show", "job", "-d", "-o", str(self._allocation.job)) if self._spec.gpus else ""
-        counts = gpu_counts(shown)
+    def _allocated(self, nodes: Sequence[PayloadNode], shown: str) -> list[AllocatedNode]:
+        """Return the nodes with their GPUs; a step on each node reports them. `shown` is Slurm's text about the job."""
+        counts = gpu_counts(shown) if self._spec.gpus else {}
         # The GPUs of these jobs have a type each, of which Slurm would refuse several to a request by number.
         minors = allocated_minors(shown) if is_planned(self._spec) or self._spec.exclusive else {}
 
@@ -324,8 +355,8 @@ class Starter:
                 ended = first_line(process, here.name, Watched).changed
         result = self._result(here, attempt)
         stopped.set()
-        if result.status == "FAILED" and not self._stop.is_set() and self._allocation.restarts < self._spec.retry:
-            self._requeue(here, result)
+        if result.status == "FAILED" and not self._stop.is_set() and self._retries_left() > 0:
+            self._requeue(here, _nodes_at_fault(result))
         return 0 if result.status == "SUCCEEDED" else (result.exit_code or FAILED)
 
     def _stop_when_asked(self, here: Connector, attempt: Attempt, ended: threading.Event) -> None:
@@ -348,16 +379,12 @@ class Starter:
                 return job.result
         raise NodeError(f"the result of attempt {attempt.number} is missing", node=here.name, remedy="Check its disk.")
 
-    def _requeue(self, here: Connector, result: Result) -> None:
-        """Let Slurm start the next attempt, without the nodes whose fault the failure is."""
-        from provision.batch.reasons import NODE_FAULTS
-
+    def _requeue(self, here: Connector, bad: Collection[str]) -> None:
+        """Let Slurm start the next attempt, without the nodes `bad`."""
         shown = self._patiently("scontrol", "show", "job", "-o", str(self._allocation.job))
         if self._stop.is_set() or restarts_of(shown) != self._allocation.restarts:
             _print("Slurm has cancelled the job, or started its next attempt: it is not requeued")
             return
-        faulty = result.cause.params.get("nodes") if result.cause.code in NODE_FAULTS else ()
-        bad = {str(name) for name in (faulty if isinstance(faulty, tuple) else (faulty,))}
         exclude = {node.slurm for node in self._payload.nodes if node.name in bad}
         if exclude:  # the new list replaces that of the submission and of earlier failures
             exclude.update(excluded_nodes(shown))
@@ -422,6 +449,14 @@ class Starter:
         words = ["scontrol", "update", f"JobId={self._allocation.job}", f"AdminComment={text.hex()}"]
         with contextlib.suppress(ProvisionError):
             _command(*words)
+
+
+def _nodes_at_fault(result: Result) -> set[str]:
+    """Return the nodes whose fault the failure of an attempt is."""
+    from provision.batch.reasons import NODE_FAULTS
+
+    nodes = result.cause.params.get("nodes") if result.cause.code in NODE_FAULTS else ()
+    return {str(name) for name in (nodes if isinstance(nodes, tuple) else (nodes,))}
 
 
 def _gpu_option(count: int, minors: Collection[int]) -> str:

@@ -1,0 +1,1 @@
+../../../provision/report/rescue_remedies.py
