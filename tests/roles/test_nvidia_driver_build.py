@@ -39,11 +39,12 @@ class Node:
         (root / "modules" / KERNEL).mkdir(parents=True)
 
     def built(self) -> Path:
-        """Return the folder of the modules, with those of the build."""
+        """Return the folder of the modules, with those of a build that is installed."""
         folder = self.folder
         folder.mkdir(parents=True)
         for name, content in MODULES.items():
             (folder / name).write_bytes(content)
+        (self.root / "modules" / KERNEL / "modules.dep").touch()
         return folder
 
     @property
@@ -134,34 +135,28 @@ def test_a_kernel_with_modules_is_not_built_again(make: Make) -> None:
     assert (result["changed"], result["outcome"]["ok"], node.said()) == (False, True, "")
 
 
-@pytest.mark.parametrize("has_kernel", [True, False])
 def test_a_reset_removes_the_folders_of_kernels_that_are_not_installed(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    has_kernel: bool,  # noqa: FBT001
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Headers created them; a kernel that was installed since then stays."""
+    """Headers created them; older folders and a kernel that was installed since then stay."""
     undo = load("platform", "platform_undo_kernel", part="module_utils")
-    isdir = os.path.isdir
-    folder = tmp_path / "modules"
-    monkeypatch.setattr(module.os.path, "isdir", lambda path: isdir(path) and path != f"/lib/modules/{KERNEL}")
-    run(module, action="record", kernels=[KERNEL])
-    [doc] = undo.records("kernel_folders")
-    assert (doc["path"], doc["existed"]) == (f"/lib/modules/{KERNEL}", False)
-
-    monkeypatch.setattr(
-        undo, "records", lambda kind: [{**doc, "path": str(folder)}] if kind == "kernel_folders" else []
-    )
+    folders = tmp_path / "modules"
+    monkeypatch.setattr(module, "FOLDERS", str(folders))
+    monkeypatch.setattr(undo, "KERNELS", str(folders))
     assert undo.kernel_folder_steps() == []
-    (folder / "updates").mkdir(parents=True)
-    (folder / "modules.dep").touch()
-    if has_kernel:
-        (folder / "kernel").mkdir()
-        (folder / "kernel/nvme.ko").touch()
-    [step] = undo.kernel_folder_steps()
-    assert step.act() is None
-    assert folder.exists() is has_kernel
-    assert step.act() is None  # the packages of the headers may have removed it
+    (folders / "6.1.0-1").mkdir(parents=True)
+    run(module, action="record")
+    assert undo.kernel_folder_steps() == []
+
+    for name, file in (("6.1.0-2", "modules.dep"), ("6.1.0-3", "vmlinuz"), ("6.1.0-4", "kernel/nvme.ko")):
+        path = folders / name / file
+        path.parent.mkdir(parents=True)
+        path.touch()
+    (folders / "6.1.0-2/build").symlink_to("/usr/src")
+    steps = undo.kernel_folder_steps()
+    for step in [*steps, *steps]:  # the packages of the headers may have removed a folder
+        assert step.act() is None
+    assert sorted(path.name for path in folders.iterdir()) == ["6.1.0-1", "6.1.0-3", "6.1.0-4"]
 
 
 # From one node to another
@@ -224,6 +219,19 @@ def test_the_modules_of_one_node_are_installed_on_another(make: Make, cache: Pat
         node.calls.clear()
         assert not Plugin(node).on(host)["changed"]
         assert node.calls == [["state"]]
+
+
+def test_an_interrupted_installation_is_completed(make: Make) -> None:
+    """Modules that DKMS has not installed yet are no driver of the kernel."""
+    builder, other = make("a"), make("b")
+    builder.built()
+    Plugin(builder).on("builder")
+    (other.built() / "nvidia-current-open.ko").write_bytes(b"incomplete")
+    (other.root / "modules" / KERNEL / "modules.dep").unlink()
+    other.dkms = installing(other)
+
+    assert Plugin(other).on("other")["changed"]
+    assert {path.name: path.read_bytes() for path in other.folder.iterdir()} == MODULES
 
 
 def test_a_build_that_does_not_exist_is_refused_with_the_commands(make: Make) -> None:

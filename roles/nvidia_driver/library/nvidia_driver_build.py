@@ -5,7 +5,7 @@ DOCUMENTATION = r"""
 module: nvidia_driver_build
 short_description: Build the modules of the NVIDIA driver by DKMS, or install those of another node
 description:
-  - action=record records which kernels have a folder, for a reset.
+  - action=record records the kernels that have a folder, for a reset.
   - action=build builds the modules for each kernel that has none. The result has the cause if one cannot be built.
   - action=state lists the sources of the driver in DKMS, and for each kernel the digest of its modules.
   - action=export returns the modules of one build.
@@ -37,7 +37,6 @@ import hashlib
 import os
 import re
 import shutil
-import tempfile
 import zlib
 
 from ansible.module_utils.basic import AnsibleModule
@@ -46,6 +45,7 @@ from ansible.module_utils.platform_kernel_module_failures import diagnose
 from ansible.module_utils.platform_origin import record
 
 DKMS = "/var/lib/dkms"
+FOLDERS = "/lib/modules"
 NAME = re.compile(r"nvidia[a-z0-9-]{0,60}\Z")
 VERSION = re.compile(r"[0-9][0-9.]{0,30}\Z")
 KERNEL = re.compile(r"[0-9][A-Za-z0-9.+~_-]{0,63}\Z")
@@ -53,6 +53,11 @@ FILE = re.compile(r"nvidia[a-z0-9-]{0,60}\.ko(\.(xz|zst|gz))?\Z")
 BUILD_SECONDS = "3600"
 MAX_BYTES = 512 * 2**20
 MAX_LINES = 2000
+
+
+def kernel_folders():
+    """Return the names of the folders of kernels."""
+    return sorted(os.listdir(FOLDERS)) if os.path.isdir(FOLDERS) else []
 
 
 def trees():
@@ -84,7 +89,10 @@ def digest(files):
 
 
 def state(kernels):
-    """Return each source of the driver with the digest of its build, for each kernel."""
+    """Return each source of the driver with the digest of its installed build, for each kernel.
+
+    A build without modules in the kernel's folder is that of an interrupted installation.
+    """
     machine = os.uname().machine
     return [
         {
@@ -92,7 +100,7 @@ def state(kernels):
             "version": version,
             "kernel": kernel,
             "machine": machine,
-            "digest": digest(hashes(name, version, kernel)),
+            "digest": digest(hashes(name, version, kernel)) if module_file(kernel) else "",
         }
         for kernel in kernels
         for name, version in trees()
@@ -169,8 +177,10 @@ def install(module):
         )
     contents = unpacked(module, parameters["files"])
     target = folder(name, version, kernel)
-    os.makedirs(target, 0o755, exist_ok=True)
-    temporary = tempfile.mkdtemp(prefix=".provision-", dir=target)
+    temporary, built = os.path.join(target, ".provision"), os.path.join(target, "module")
+    for path in (temporary, built):  # of an interrupted installation
+        shutil.rmtree(path, ignore_errors=True)
+    os.makedirs(temporary, 0o755)
     module.add_cleanup_file(temporary)
     for one, content in contents:
         path = os.path.join(temporary, one)
@@ -179,13 +189,12 @@ def install(module):
         magic = module.run_command(["modinfo", "-F", "vermagic", path])[1].split()
         if magic[:1] != [kernel]:
             module.fail_json(msg=f"{one}: built for kernel {magic[0] if magic else 'unknown'}, not for {kernel}")
-    os.chmod(temporary, 0o755)  # nosec B103 # as DKMS does
-    os.rename(temporary, os.path.join(target, "module"))
+    os.rename(temporary, built)
     code, out, err = module.run_command(
         ["dkms", "install", "-m", name, "-v", version, "-k", kernel, "-a", os.uname().machine]
     )
     if code != 0 or not module_file(kernel):
-        shutil.rmtree(os.path.join(target, "module"), ignore_errors=True)
+        shutil.rmtree(built, ignore_errors=True)
         module.fail_json(msg=f"DKMS cannot install {name} {version} for kernel {kernel}: {(err or out).strip()[-400:]}")
 
 
@@ -216,8 +225,8 @@ def main():
     module.run_command_environ_update = {"LC_ALL": "C"}
     action, kernels = module.params["action"], module.params["kernels"]
     if action == "record":
-        for path in [f"/lib/modules/{kernel}" for kernel in kernels if not module.check_mode]:
-            record("kernel_folders", path, {"path": path, "existed": os.path.isdir(path)})
+        if not module.check_mode:
+            record("kernel_folders", "all", {"existing": kernel_folders()})
         module.exit_json(changed=False)
     if action == "state":
         module.exit_json(changed=False, builds=state(kernels))

@@ -10,6 +10,7 @@ from ansible.module_utils.platform_origin import records
 from ansible.module_utils.platform_undo_files import Step
 
 KERNEL = re.compile(r"(?:/usr)?/lib/modules/([^/]+)/")
+KERNELS = "/lib/modules"
 
 
 def _is_loaded(name):
@@ -66,11 +67,14 @@ def depmod_steps(module, file_steps):
 
 def kernel_folder_steps():
     """Return the steps for the folders of kernels that are not installed: headers created them, and depmod filled them."""
-    return [
-        Step("remove {path}, unless a kernel is in it".format(**doc), _remove_lists(doc["path"]))
+    names = os.listdir(KERNELS) if os.path.isdir(KERNELS) else []
+    paths = [
+        os.path.join(KERNELS, name)
         for doc in records("kernel_folders")
-        if not doc["existed"] and os.path.isdir(doc["path"])
+        for name in sorted(names)
+        if name not in doc["existing"] and not os.path.isdir(os.path.join(KERNELS, name, "kernel"))
     ]
+    return [Step(f"remove {path}, unless a kernel is in it", _remove_lists(path)) for path in paths]
 
 
 def _remove_lists(path):
