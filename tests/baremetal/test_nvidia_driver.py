@@ -40,6 +40,7 @@ class Node:
     """One virtual machine and the container node that builds its modules, in an inventory of their own."""
 
     provision: Provision
+    controller: Provision
     inventory: Path
     kernel: str
     version: str
@@ -63,7 +64,7 @@ class Node:
 
     def call(self, verb: str, *words: str, node: str = NODE) -> Done:
         """Run a verb for one node of this inventory."""
-        return self.provision(verb, "-i", str(self.inventory), "--json", "--limit", node, *words, timeout=6 * 3600)
+        return self.controller(verb, "-i", str(self.inventory), "--json", "--limit", node, *words, timeout=6 * 3600)
 
     def step(self) -> dict[str, Any] | None:
         """Return the role's step of a plan."""
@@ -105,7 +106,8 @@ def node(provision: Provision) -> Iterator[Node]:
         (inventory / "group_vars").mkdir(parents=True)
         hosts = hosts_of(provision, BUILD_LAB) | hosts_of(provision, LAB)
         (inventory / "hosts.yml").write_text(json.dumps({"all": {"children": {"gpu_nodes": {"hosts": hosts}}}}))
-        made = Node(provision, inventory, kernel, version)
+        own = {**provision.environment, "XDG_CACHE_HOME": str(provision.folder / "cache")}  # of the builds
+        made = Node(provision, Provision(provision.folder, **own), inventory, kernel, version)
         if made.shell("uname -r") != kernel:
             made.shell(BOOT.format(kernel))
             made.reboot()

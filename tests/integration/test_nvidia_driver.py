@@ -35,6 +35,7 @@ class Cluster:
     """Two container nodes without a GPU, and an inventory of their own."""
 
     provision: Provision
+    controller: Provision
     inventory: Path
     kernels: list[str] = field(default_factory=list)
     version: str = ""
@@ -60,7 +61,7 @@ class Cluster:
 
     def call(self, verb: str, *words: str) -> Done:
         """Run a verb with this inventory."""
-        return self.provision(verb, "-i", str(self.inventory), "--json", *words, timeout=6 * 3600)
+        return self.controller(verb, "-i", str(self.inventory), "--json", *words, timeout=6 * 3600)
 
     def apply(self, *words: str) -> dict[str, dict[str, Any]]:
         """Apply the role; return the results by node."""
@@ -79,7 +80,9 @@ def cluster(provision: Provision) -> Iterator[Cluster]:
         inventory = provision.folder / "inventories/driver"
         (inventory / "group_vars").mkdir(parents=True)
         shutil.copy(provision.ok("lab", "inventory", LAB).out.strip(), inventory / "hosts.yml")
-        made = Cluster(provision, inventory)
+        # The cache of the builds is that of this test; the cache of the lab's images is that of all labs.
+        own = {**provision.environment, "XDG_CACHE_HOME": str(provision.folder / "cache")}
+        made = Cluster(provision, Provision(provision.folder, **own), inventory)
         for node in (BUILDER, OTHER):
             made.shell(node, ADD_SECTIONS)
         made.kernels = [made.shell(BUILDER, release_kernel(flavor)) for flavor in ("amd64", "cloud-amd64")]

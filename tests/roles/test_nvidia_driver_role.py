@@ -216,7 +216,7 @@ class Programs:
             self.log += log
             self.loaded |= {words[1].replace("-", "_")} if code == 0 else set()
             return code, "", errors
-        if words[0] == "systemctl" and words[-1] in self.failing:
+        if words[0] == "systemctl" and self.failing & {words[-1], f"{words[1]} {words[-1]}"}:
             return 3, "", ""
         if words[:2] == ["systemctl", "show"]:
             return 0, "".join(f"{key}={value}\n" for key, value in self.unit.items()), ""
@@ -359,6 +359,15 @@ def test_the_fabric_manager_is_started_after_the_driver(node: Programs, fabric: 
     node.failing, node.said = set(), []
     assert node.start(fabric=fabric)["ok"]
     assert [line for line in node.said if f"start {module.FABRIC_UNIT}" in line] == []
+
+
+def test_a_running_service_that_is_not_enabled_starts_at_the_next_boot(node: Programs) -> None:
+    """Otherwise the machine has no fabric after a reboot."""
+    node.failing = {f"is-enabled {module.FABRIC_UNIT}"}
+
+    assert node.start(fabric="nvswitch")["ok"]
+    assert f"systemctl --no-reload enable {module.FABRIC_UNIT}" in node.said
+    assert node.last.changed
 
 
 def test_a_fabric_manager_of_another_version_is_named_by_its_own_words(node: Programs) -> None:

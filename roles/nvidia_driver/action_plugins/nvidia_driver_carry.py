@@ -98,7 +98,8 @@ def _install(send, source, kernel, builds, *, check_mode):
         names = ", ".join(f"{one['name']} {one['version']}" for one in drivers) or "the driver"
         raise RefusedError(
             f"{source} has built no modules of {names} for kernel {kernel}. Add the kernel to nvidia_driver_kernels of "
-            f"{source} and run `provision apply --only nvidia_driver --limit {source}`, or remove nvidia_driver_build_node."
+            f"{source} and run `provision apply --only nvidia_driver --force nvidia_driver --limit {source}`, or remove "
+            "nvidia_driver_build_node."
         )
     if not check_mode:
         send(
@@ -164,10 +165,10 @@ def _checked(row, fields):
 def _unpacked(content, most):
     try:
         stream = zlib.decompressobj()
-        data = stream.decompress(base64.b64decode(content, validate=True), most)
+        data = stream.decompress(base64.b64decode(content, validate=True), most + 1)  # 0 would be no limit
     except (binascii.Error, zlib.error) as error:
         raise RefusedError("a file of a build is damaged") from error
-    if not stream.eof:
+    if len(data) > most or not stream.eof:
         raise RefusedError("the files of a build are too large")
     return data
 

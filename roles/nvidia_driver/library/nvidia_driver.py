@@ -222,7 +222,7 @@ class Start:
 
     def _service(self, unit, cause, explanation, remedy):
         """Enable and start a unit; return the outcome with its own words if it fails."""
-        if self._run(["systemctl", "is-active", "--quiet", unit])[0] == 0:
+        if all(self._run(["systemctl", word, "--quiet", unit])[0] == 0 for word in ("is-active", "is-enabled")):
             return None
         record_unit(self.module, unit)
         self.changed = True
