@@ -45,16 +45,24 @@ def _modules(scene: Scene) -> Verdict:
         return excuse
     driver, modules = known(scene.facts.nvidia_driver), known(scene.facts.nvidia_modules)
     version = modules.installed or modules.loaded
-    kernels: list[str] = scene.want("nvidia_driver_kernels", default=[]) if _requested(scene) else []
-    if not version and kernels and known(scene.facts.system).kernel not in kernels:
-        return warn("nvidia_driver.modules.other_kernel", kernels=kernels, running=known(scene.facts.system).kernel)
+    if not version and not _requested(scene):
+        return skip("nvidia_driver.modules.none")
     if not version:
-        return fail("nvidia_driver.modules.missing") if _requested(scene) else skip("nvidia_driver.modules.none")
+        return _other_kernel(scene, warn) or fail("nvidia_driver.modules.missing")
     return (
         _mismatch(scene, driver, modules)
         or _not_loaded(scene, driver, modules)
         or passed("nvidia_driver.modules.ok", version=version, flavor=modules.flavor)
     )
+
+
+def _other_kernel(scene: Scene, judge: Callable[..., Verdict]) -> Verdict | None:
+    """Return that the driver is requested for other kernels than the running one."""
+    kernels: list[str] = scene.want("nvidia_driver_kernels", default=[]) if _requested(scene) else []
+    running = known(scene.facts.system).kernel
+    if not kernels or running in kernels:
+        return None
+    return judge("nvidia_driver.modules.other_kernel", kernels=kernels, running=running)
 
 
 def _mismatch(scene: Scene, driver: NvidiaDriver, modules: NvidiaModules) -> Verdict | None:
@@ -70,7 +78,19 @@ def _mismatch(scene: Scene, driver: NvidiaDriver, modules: NvidiaModules) -> Ver
     if wrong:
         return judge("nvidia_driver.modules.wrong_flavor", flavor=modules.flavor, version=version, architectures=wrong)
     causes = dict.fromkeys(filter(None, (unsupported(version, one.device) for one in driver.gpus)))
-    return judge("nvidia_driver.modules.unsupported", causes=causes) if causes else None
+    if causes:
+        return judge("nvidia_driver.modules.unsupported", causes=causes)
+    wanted = _wanted_version(scene)
+    if not f"{version}.".startswith(wanted):
+        return fail("nvidia_driver.modules.other_version", installed=version, wanted=wanted.rstrip("."))
+    return None
+
+
+def _wanted_version(scene: Scene) -> str:
+    """Return how the requested version starts, with a dot at its end; empty if any is accepted."""
+    names = ("nvidia_driver_version", "nvidia_driver_branch") if _requested(scene) else ()
+    values = (scene.node.variables.get(name) for name in names if not scene.undecided(name))
+    return next((f"{value}." for value in values if value), "")
 
 
 def _not_loaded(scene: Scene, driver: NvidiaDriver, modules: NvidiaModules) -> Verdict | None:
@@ -94,7 +114,7 @@ def _not_loaded(scene: Scene, driver: NvidiaDriver, modules: NvidiaModules) -> V
 
 @check("nvidia_driver.build")
 def _build(scene: Scene) -> Verdict:
-    excuse = _excuse(scene)
+    excuse = _excuse(scene) or _other_kernel(scene, skip)
     if excuse:
         return excuse
     trees, modules = known(scene.facts.nvidia_driver).trees, known(scene.facts.nvidia_modules)
@@ -159,7 +179,7 @@ def _nouveau(scene: Scene) -> Verdict:
 
 @check("nvidia_driver.persistence", after="nvidia_driver.modules")
 def _persistence(scene: Scene) -> Verdict:
-    excuse = _excuse(scene)
+    excuse = _excuse(scene) or _other_kernel(scene, skip)
     if excuse:
         return excuse
     driver = known(scene.facts.nvidia_driver)

@@ -810,6 +810,11 @@ REASONS: Mapping[str, Wording] = {
     "nvidia_driver.modules.unsupported": Wording(
         "{causes:;}", "Install a driver branch for these GPUs (nvidia_driver_branch)."
     ),
+    "nvidia_driver.modules.other_version": Wording(
+        "driver {installed} is installed, and {wanted} is requested; `apply` replaces no installed packages",
+        "Install the requested driver with the package manager of the node, or correct nvidia_driver_version or "
+        "nvidia_driver_branch.",
+    ),
     "nvidia_driver.modules.reboot": Wording(
         "driver {loaded} is loaded, and {installed} is installed for the running kernel",
         "End the jobs on the node, then reboot it.",

@@ -207,3 +207,38 @@ def test_a_driver_for_the_next_kernel_is_not_missing_now(judged: Judged, running
 
     assert result.reason.code == f"nvidia_driver.modules.{code}"
     assert (result.status is WARN) == (code == "other_kernel")
+
+
+def test_checks_of_the_running_kernel_are_skipped_for_a_driver_of_the_next_one(judged: Judged) -> None:
+    """An apply neither builds for this kernel nor starts the daemon."""
+    facts = modules("", "", "") | driver(trees=(DkmsTree("nvidia", "535.1", built=False),), persistence="inactive")
+    results = judged({**REQUEST, "nvidia_driver_kernels": ["6.1.0-next"]}, **facts)
+
+    for name, status in {"modules": WARN, "build": SKIP, "persistence": SKIP}.items():
+        assert results[f"nvidia_driver.{name}"].status is status
+        assert results[f"nvidia_driver.{name}"].reason.code == "nvidia_driver.modules.other_kernel"
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_installed"),
+    [
+        ({"nvidia_driver_version": "535.261.03"}, True),
+        ({"nvidia_driver_version": "535.26"}, False),
+        ({"nvidia_driver_branch": "535"}, True),
+        ({"nvidia_driver_branch": 535}, True),
+        ({"nvidia_driver_branch": "580"}, False),
+        ({"nvidia_driver_branch": "580", "nvidia_driver_source": "present"}, True),
+        ({"nvidia_driver_branch": "{{ site_branch }}"}, True),
+    ],
+)
+def test_an_installed_driver_of_another_version_is_reported(
+    judged: Judged,
+    variables: dict[str, Any],
+    is_installed: bool,  # noqa: FBT001
+) -> None:
+    """An apply installs what is missing, and replaces nothing."""
+    facts = modules("535.261.03", "open", "535.261.03")
+    result = judged(REQUEST | variables, **facts)["nvidia_driver.modules"]
+
+    assert result.reason.code == f"nvidia_driver.modules.{'ok' if is_installed else 'other_version'}"
+    assert (result.status is PASS) == is_installed
