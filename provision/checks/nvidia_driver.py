@@ -6,17 +6,15 @@ be better is a warning.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from provision.checks.base import check
 from provision.commands.nvidia_driver import ARCHITECTURES, PRESENT, chip_of, unsupported
 from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
-from provision.facts.kernel_module_failures import Diagnosis, diagnose
-from provision.facts.nvidia_driver import DkmsTree, NvidiaDriver
+from provision.facts.kernel_module_failures import compiler_line, diagnose
+from provision.facts.nvidia_driver import NvidiaDriver
 from provision.facts.peer_modules import NvidiaModules
 
-_COMPILER = re.compile(r"(?:fatal )?error: |: error |No such file or directory|cannot find|No space left")
 _SIMULATED = ("nvidia-smi", "nvidia-driver", "nvidia-module")
 
 
@@ -126,26 +124,15 @@ def _build(scene: Scene) -> Verdict:
     judge, tree = _severity(scene), failed[0]
     if not tree.errors:
         return judge("nvidia_driver.build.not_built", name=tree.name, version=tree.version)
-    cause = failed_build(tree)
+    cause = diagnose(make="\n".join(tree.errors))
     return judge(
         "nvidia_driver.build.failed",
         name=tree.name,
         version=tree.version,
-        line=compiler_line(tree.errors),
+        line=compiler_line(tree.errors) or tree.errors[0],
         explanation=cause.explanation.rstrip("."),
         advice=cause.remedy,
     )
-
-
-def failed_build(tree: DkmsTree) -> Diagnosis:
-    """Return why DKMS could not build the modules."""
-    return diagnose(make="\n".join(tree.errors))
-
-
-def compiler_line(lines: Iterable[str]) -> str:
-    """Return the first line with an error of the compiler, else the first line."""
-    every = list(lines)
-    return next((line for line in every if _COMPILER.search(line)), every[0] if every else "")
 
 
 @check("nvidia_driver.signature")

@@ -90,7 +90,7 @@ if [ -n "$some" ]; then
     systemctl show -p ActiveState -p UnitFileState nvidia-persistenced.service; break
   done
   [ -d /sys/module/nvidia ] || [ ! -r "/lib/modules/$PROBE_RELEASE/modules.dep" ] ||
-    ! grep -qE '(^|/)nvidia[^/]*\.ko' "/lib/modules/$PROBE_RELEASE/modules.dep" ||
+    ! grep -qE '(^|/)nvidia([-_](current|legacy|tesla)[^/]*)?\.ko' "/lib/modules/$PROBE_RELEASE/modules.dep" ||
     dmesg 2>/dev/null | grep -E 'NVRM|nvidia' | tail -n 20 | while IFS= read -r line; do echo "kernel=$line"; done
 fi
 exit 0

@@ -41,7 +41,7 @@ import zlib
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.nvidia_driver_files import data, module_file, requires_signature, result, text
-from ansible.module_utils.platform_kernel_module_failures import diagnose
+from ansible.module_utils.platform_kernel_module_failures import compiler_line, diagnose
 from ansible.module_utils.platform_origin import record
 
 DKMS = "/var/lib/dkms"
@@ -126,11 +126,10 @@ def build(module, kernel):
         )
     logs = sorted(glob.glob(DKMS + "/nvidia*/*/build/make.log"), key=os.path.getmtime)
     lines = text(logs[-1]).splitlines()[-MAX_LINES:] if logs else []
-    errors = [line.strip() for line in lines if re.search(r"error: |No such file|No space left|cannot ", line)]
     cause = diagnose(make="\n".join(lines))
     explanation = f"DKMS cannot build the driver for kernel {kernel}: {cause.explanation}"
     log = f" The complete output is in {logs[-1]}." if logs else ""
-    return result(cause.cause, explanation, cause.remedy + log, errors[0] if errors else cause.evidence)
+    return result(cause.cause, explanation, cause.remedy + log, compiler_line(lines) or cause.evidence)
 
 
 def export(module):

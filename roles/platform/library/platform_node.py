@@ -104,7 +104,9 @@ def gpu_count():
 
 def driver_without_device(kernel):
     """Return whether the driver of NVIDIA is installed on a node without a GPU: then its module is not loaded."""
-    installed = re.search(r"(?m)^(\S*/)?nvidia[^/:]*\.ko", text(f"/lib/modules/{kernel}/modules.dep"))
+    installed = re.search(
+        r"(?m)^(\S*/)?nvidia([-_](current|legacy|tesla)[^/:]*)?\.ko", text(f"/lib/modules/{kernel}/modules.dep")
+    )
     return bool(installed) and not os.path.isdir("/sys/module/nvidia") and not os.path.exists(SIMULATED_GPUS)
 
 
