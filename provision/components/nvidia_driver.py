@@ -171,6 +171,8 @@ def _files(variables: Variables, facts: NodeFacts) -> Iterator[str]:
     if _gets_driver(variables, facts):
         if variables.get(_SOURCE) in _REPOSITORY_SOURCES:
             yield from repository_paths("nvidia-driver", package_manager(facts))
+        if variables.get("nvidia_driver_version"):
+            yield "/etc/apt/preferences.d/provision-nvidia-driver.pref"
         if is_container(facts):
             return
         yield "/etc/modprobe.d/provision-nvidia-driver.conf"

@@ -1,6 +1,7 @@
 """The driver of Debian on container nodes: real packages, real builds for two kernels, and one build for both nodes.
 
-A container has the kernel of its host, so nothing is loaded here; tests/baremetal/test_nvidia_driver.py does that.
+A container has the kernel of its host, so nothing is loaded here; tests/baremetal/test_nvidia_driver.py does that. The
+first test is that of `make test`, on the common lab; `make driver` runs all.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ import pytest
 from tests.support.command import Done, Provision
 from tests.support.nvidia_packages import ADD_SECTIONS, DRIVER_VERSION, INSTALL, INSTALLED, release_kernel
 
-pytestmark = pytest.mark.long
-
 LAB = f"driver{os.getpid()}"
 BUILDER, OTHER = f"{LAB}-1", f"{LAB}-2"
 ONLY = ("--only", "base_system", "--only", "nvidia_driver")
@@ -28,6 +27,40 @@ MODULE = "nvidia-current-open"
 PIN = "/etc/apt/preferences.d/provision-nvidia-driver.pref"
 SUMS = "cd /lib/modules && sha256sum */updates/dkms/nvidia*.ko"
 LEFT = "find /lib/modules /var/lib/dkms /usr/src -path '*nvidia-current*'"
+
+
+def inventory_of(provision: Provision, lab: str) -> Path:
+    """Return a folder with the nodes of a lab, for other variables than those of the lab."""
+    inventory = provision.folder / f"inventories/driver-{lab}"
+    (inventory / "group_vars").mkdir(parents=True)
+    shutil.copy(provision.ok("lab", "inventory", lab).out.strip(), inventory / "hosts.yml")
+    return inventory
+
+
+def request(inventory: Path, **variables: Any) -> None:
+    """Set variables of an inventory, and no others; the lab's SIMULATED packages are not in its repositories."""
+    settings = {"platform_extra_repositories": [], **variables}
+    (inventory / "group_vars/gpu_nodes.yml").write_text(json.dumps(settings))
+
+
+def test_a_request_without_its_package_sources_changes_nothing(provision: Provision, lab: dict[str, Any]) -> None:
+    """The sections with the driver are not Debian's default; the remedy names them."""
+    inventory, nodes = inventory_of(provision, lab["name"]), [node["name"] for node in lab["nodes"]]
+    state = "dpkg-query -W; ls /etc/modprobe.d /etc/apt/preferences.d /var/lib/provision/receipts 2>&1 || true"
+    command = ("lab", "ssh", lab["name"], nodes[0], "--", state)
+    before = provision.ok(*command).out
+    request(
+        inventory,
+        nvidia_driver_source="distribution",
+        nvidia_driver_without_gpu_enabled=True,
+        nvidia_driver_kernels=["6.12.0-1-amd64"],
+    )
+    done = provision("apply", "-i", str(inventory), "--yes", "--json", "--only", "nvidia_driver")
+
+    assert done.code == 2, str(done)
+    assert "nvidia-open-kernel-dkms" in str(done)
+    assert "non-free-firmware" in str(done)
+    assert provision.ok(*command).out == before
 
 
 @dataclass
@@ -44,14 +77,10 @@ class Cluster:
         """Run a command on a node; it must succeed."""
         return self.provision.ok("lab", "ssh", LAB, node, "--", command, timeout=3600).out.strip()
 
-    def settings(self, **variables: Any) -> None:
-        """Set variables of the inventory, and no others; the lab's SIMULATED packages are not in its repositories."""
-        settings = {"platform_extra_repositories": [], **variables}
-        (self.inventory / "group_vars/gpu_nodes.yml").write_text(json.dumps(settings))
-
     def request(self, **variables: Any) -> None:
         """Request the driver of Debian for both kernels."""
-        self.settings(
+        request(
+            self.inventory,
             nvidia_driver_source="distribution",
             nvidia_driver_without_gpu_enabled=True,
             nvidia_driver_version=self.version,
@@ -77,9 +106,7 @@ def cluster(provision: Provision) -> Iterator[Cluster]:
     """The nodes with the sections of Debian that the driver is in; the second one has the kernels, and no headers."""
     try:
         provision.ok("lab", "up", LAB, "--driver", "container", "--nodes", "2", "--system", "debian12")
-        inventory = provision.folder / "inventories/driver"
-        (inventory / "group_vars").mkdir(parents=True)
-        shutil.copy(provision.ok("lab", "inventory", LAB).out.strip(), inventory / "hosts.yml")
+        inventory = inventory_of(provision, LAB)
         # The cache of the builds is that of this test; the cache of the lab's images is that of all labs.
         own = {**provision.environment, "XDG_CACHE_HOME": str(provision.folder / "cache")}
         made = Cluster(provision, Provision(provision.folder, **own), inventory)
@@ -101,11 +128,12 @@ def before(cluster: Cluster) -> dict[str, str]:
     return {node: cluster.shell(node, f"{INSTALLED}; {LEFT}; ls -d {PIN} || true") for node in (BUILDER, OTHER)}
 
 
+@pytest.mark.long
 def test_without_listed_kernels_a_container_gets_no_driver(cluster: Cluster, before: dict[str, str]) -> None:
     """It cannot load it, and its host's kernel has no headers."""
     assert before == dict.fromkeys(before, "")
     assert len(set(cluster.kernels)) == 2
-    cluster.settings(nvidia_driver_source="distribution", nvidia_driver_without_gpu_enabled=True)
+    request(cluster.inventory, nvidia_driver_source="distribution", nvidia_driver_without_gpu_enabled=True)
 
     assert {node["status"] for node in cluster.apply().values()} == {"changed"}
     receipt = json.loads(cluster.shell(BUILDER, "cat /var/lib/provision/receipts/nvidia_driver.json"))
@@ -113,6 +141,7 @@ def test_without_listed_kernels_a_container_gets_no_driver(cluster: Cluster, bef
     assert cluster.shell(BUILDER, INSTALLED) == ""
 
 
+@pytest.mark.long
 def test_a_node_does_not_take_a_build_that_does_not_exist(cluster: Cluster, before: dict[str, str]) -> None:
     """The message has the node and the command."""
     assert before
@@ -134,6 +163,7 @@ def built(cluster: Cluster, before: dict[str, str]) -> Cluster:
     return cluster
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("node", [BUILDER, OTHER])
 def test_the_open_modules_are_there_for_both_kernels(built: Cluster, node: str) -> None:
     """By DKMS's and kmod's own words."""
@@ -151,6 +181,7 @@ def test_the_open_modules_are_there_for_both_kernels(built: Cluster, node: str) 
     ]
 
 
+@pytest.mark.long
 def test_only_the_build_node_has_built(built: Cluster) -> None:
     """The other one has neither headers nor the log of a build, and the same modules."""
     headers = "dpkg-query -W -f '${db:Status-Abbrev} ${Package}\\n' | grep -c '^ii *linux-headers' || true"
@@ -163,12 +194,14 @@ def test_only_the_build_node_has_built(built: Cluster) -> None:
     assert len(sums.pop().splitlines()) == 5 * len(built.kernels)
 
 
+@pytest.mark.long
 def test_a_second_apply_changes_nothing(built: Cluster) -> None:
     """And the plan is empty."""
     assert built.steps() == []
     assert {node["status"] for node in built.apply().values()} == {"unchanged"}
 
 
+@pytest.mark.long
 def test_a_reset_removes_everything(built: Cluster, before: dict[str, str]) -> None:
     """Packages, modules, sources, DKMS's folders and the pin."""
     done = built.call("reset", "--yes")

@@ -644,6 +644,8 @@ def test_the_results_are_valid_json() -> None:
         ("updates/dkms/nvidia.ko:\n", True, False, False),
         ("updates/dkms/nvidia.ko:\n", False, True, False),
         ("kernel/drivers/a.ko:\n", False, False, False),
+        ("kernel/drivers/video/fbdev/nvidia/nvidiafb.ko:\n", False, False, False),
+        ("kernel/drivers/platform/x86/nvidia-wmi-ec-backlight.ko:\n", False, False, False),
     ],
 )
 def test_a_driver_without_a_device_makes_no_gpu_node(

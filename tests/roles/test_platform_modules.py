@@ -386,29 +386,3 @@ def test_docker_of_podman_is_detected(tmp_path: Path) -> None:
 
     assert [node.is_podman(str(tmp_path / name)) for name in texts] == [True, False, False]
     assert not node.is_podman(None)
-
-
-@pytest.mark.parametrize(
-    ("file", "is_driver"),
-    [
-        ("updates/dkms/nvidia-current-open.ko", True),
-        ("kernel/nvidia-580srv/nvidia.ko.zst", True),
-        ("kernel/drivers/video/fbdev/nvidia/nvidiafb.ko", False),
-        ("kernel/drivers/platform/x86/nvidia-wmi-ec-backlight.ko", False),
-    ],
-)
-def test_a_driver_without_a_device_is_known_by_its_module(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    file: str,
-    is_driver: bool,  # noqa: FBT001
-) -> None:
-    """Kernels have other modules whose names start with nvidia."""
-    node = load("platform", "platform_node")
-    lists = {"/lib/modules/6.1/modules.dep": f"kernel/a.ko:\n{file}: kernel/a.ko\n"}
-    monkeypatch.setattr(node, "text", lambda path: lists.get(path, ""))
-    monkeypatch.setattr(node, "SIMULATED_GPUS", str(tmp_path / "none"))
-
-    assert node.driver_without_device("6.1") is is_driver
-    (tmp_path / "none").touch()
-    assert not node.driver_without_device("6.1")

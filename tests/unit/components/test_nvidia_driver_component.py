@@ -298,6 +298,7 @@ def test_a_container_gets_the_driver_for_listed_kernels_only() -> None:
     assert list(COMPONENTS[ROLE].files(variables, facts)) == []
     pinned = variables | {"nvidia_driver_version": "535.261.03"}
     assert packages_of(ROLE, pinned, SYSTEMS["debian_12"], facts) == ()
+    assert list(COMPONENTS[ROLE].files(pinned, facts)) == ["/etc/apt/preferences.d/provision-nvidia-driver.pref"]
 
 
 def test_the_build_node_is_a_node_of_the_inventory_and_comes_first() -> None:
