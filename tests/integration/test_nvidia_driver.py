@@ -57,9 +57,11 @@ def test_a_request_without_its_package_sources_changes_nothing(provision: Provis
     )
     done = provision("apply", "-i", str(inventory), "--yes", "--json", "--only", "nvidia_driver")
 
-    assert done.code == 2, str(done)
-    assert "nvidia-open-kernel-dkms" in str(done)
-    assert "non-free-firmware" in str(done)
+    assert done.code == 1, str(done)
+    [problem] = done.document["problems"]
+    assert (problem["code"], problem["role"]) == ("package.missing", "nvidia_driver")
+    assert "nvidia-open-kernel-dkms" in problem["object"]
+    assert "non-free-firmware" in problem["remedy"]
     assert provision.ok(*command).out == before
 
 
