@@ -347,6 +347,23 @@ def test_a_build_that_unpacks_to_more_than_the_limit_is_refused(make: Make, monk
         Plugin(builder).on("builder")
 
 
+def test_the_oldest_builds_leave_the_cache(make: Make, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not grow with every driver and kernel."""
+    monkeypatch.setattr(carry, "_MOST_CACHED", 2)
+    builder = make("a")
+    builder.built()
+    for age, name in enumerate(("c", "b", "a")):
+        Plugin(builder, name).on(name)
+        for file in cache.iterdir():
+            os.utime(file, (0, file.stat().st_mtime - 10 * age - 10))
+
+    assert len(list(cache.iterdir())) == 2
+    for name, action in (("a", ["state"]), ("b", ["state"]), ("c", ["state", "export"])):
+        builder.calls.clear()
+        Plugin(builder, name).on(name)
+        assert [call for [call] in builder.calls] == action
+
+
 @pytest.mark.parametrize("damage", ["content", "mode", "link"])
 def test_a_cached_file_that_is_not_private_or_damaged_is_not_used(make: Make, cache: Path, damage: str) -> None:
     """It is the same as no build."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import json
 import os
@@ -212,9 +213,13 @@ def write_build(source, build):
     folder = cache_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=".build-", dir=folder)
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    Path(temporary).replace(_path(source, build))
-    cached = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
-    for path in cached[:-_MOST_CACHED]:
-        path.unlink(missing_ok=True)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(temporary).replace(_path(source, build))
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):  # another process removes them, too
+        cached = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+        for path in cached[:-_MOST_CACHED]:
+            path.unlink()
