@@ -82,7 +82,7 @@ _FIXED: dict[str, str] = {
     "SlurmctldTimeout": "60",
     "KillWait": "30",
     "UnkillableStepTimeout": "120",
-    "SchedulerParameters": "sched_interval=5,bf_interval=5,batch_sched_delay=0,bf_continue",
+    "SchedulerParameters": "sched_interval=5,bf_interval=5,batch_sched_delay=0,bf_continue,nohold_on_prolog_fail",
 }
 _PROTECTED = frozenset(
     [

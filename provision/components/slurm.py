@@ -403,6 +403,8 @@ def _files(variables: Variables, _: NodeFacts) -> Iterator[str]:
         yield from (_KEY, _STATE)
         yield from ("/etc/slurm/prolog.d/50-provision", "/etc/slurm/epilog.d/50-provision", "/etc/default/slurmd")
         yield from ("/etc/systemd/system/slurmd.service.d/90-provision.conf", "/usr/local/sbin/provision-slurm-health")
+        if variables.get("slurm_backup_controller"):
+            yield "/etc/systemd/system/slurmctld.service.d/90-provision.conf"
 
 
 _APPLY = "Run: provision apply"

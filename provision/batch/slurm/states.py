@@ -22,7 +22,7 @@ _PLACED = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _GPUS = re.compile(r"gpu(?::[A-Za-z0-9_.-]+)?:([0-9]{1,5})(?:\(|,|$)")
 _USED = re.compile(r"gpu(?::(?:g([0-9]{1,4})|[A-Za-z0-9_.-]+))?:([0-9]{1,4})\(IDX:([0-9,N/A-]*)\)")
 _TYPES = re.compile(r"gpu:g([0-9]{1,5}):1(?=\(|,|$)")
-_WITHOUT_GPUS = "starts_without_gpus"
+_ATTEMPTS = re.compile(r'\{"attempts": ([0-9]{1,6})\}')
 _MOST_GPUS = 1024
 _LINES = 200_000
 _MOST_PLACES = 4_000_000
@@ -225,20 +225,22 @@ def restarts_of(text: str) -> int:
 
 def admin_comment(text: str) -> str:
     """Return the hexadecimal text that the starter recorded in Slurm, from ``scontrol show job``; empty without."""
-    match = re.search(r" AdminComment=([0-9a-f]{2,20000})(?: |$)", text, re.MULTILINE)
+    match = re.search(r" AdminComment=((?:[0-9a-f]{2}){1,10000})(?: |$)", text, re.MULTILINE)
     return match[1] if match else ""
 
 
-def starts_comment(count: int) -> str:
-    """Return the hexadecimal text that records how often Slurm has started a job without its GPUs."""
-    return f'{{"{_WITHOUT_GPUS}": {count}}}'.encode().hex()
+def attempts_comment(count: int) -> str:
+    """Return the hexadecimal text that records how many attempts of a job have begun."""
+    return f'{{"attempts": {count}}}'.encode().hex()
 
 
-def starts_without_gpus(text: str) -> int:
-    """Return how often Slurm has started a job without its GPUs, from ``scontrol show job``; 0 without a record."""
-    comments = [starts_comment(count) for count in range(10)]
-    comment = admin_comment(text)
-    return comments.index(comment) if comment in comments else 0
+def attempts_begun(text: str) -> int:
+    """Return how many attempts of a job have begun, from ``scontrol show job``; 0 without a record.
+
+    Slurm's own number of restarts also counts starts that led to no attempt.
+    """
+    match = _ATTEMPTS.fullmatch(bytes.fromhex(admin_comment(text)).decode("ascii", "replace"))
+    return int(match[1]) if match else 0
 
 
 def used_minors(gres_used: str) -> frozenset[int]:

@@ -30,11 +30,11 @@ PROGRAMS = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 def main() -> int:
     """Run the checks and act; return 0 in any case, because slurmd only logs the status."""
-    remove_old_marks()
     recorded = read(STATE)
     name = recorded.get("node")
     if isinstance(name, str) and name:
         act(name, next(problems(recorded), ""))
+    remove_old_marks()
     return 0
 
 

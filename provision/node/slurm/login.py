@@ -76,7 +76,7 @@ def attempt_folder(name: str, attempt: int) -> str:
 def recorded(request: Record) -> Tuple[str, Record]:
     """Return the name and the record of a job; refuse the request if another job has the name."""
     name = job_name(request)
-    record = read_json(os.path.join(folder_of(name), "job.json"))
+    record = record_of(name)
     if not record or record.get("id") != request.get("id"):
         raise Refused("the job {} was deleted or replaced meanwhile".format(name), "See the jobs: provision list")
     return name, record
@@ -195,18 +195,22 @@ def report(request: Record) -> Record:
     """Return records of jobs (all, or those of ``names``) with what Slurm and their files report."""
     names = request.get("names")
     listed = [one for one in names_in(root()) if NAME.match(one)] if names is None else names
-    jobs = [one for one in (job_report(job_name({"name": name})) for name in listed) if one]
+    records = [(name, record_of(job_name({"name": name}))) for name in listed]
     text = queue()
+    # Files after the queue: those of a job that has ended in Slurm are complete.
+    jobs = [job_report(name, record) for name, record in records if record]
     known = {int(line.partition("\x1f")[0]) for line in text.splitlines() if line.partition("\x1f")[0].isdigit()}
     gone = [one["number"] for one in jobs if one["number"] and not one["ended"] and one["number"] not in known]
     return {"user": str(os.getuid()), "home": home(), "jobs": jobs, "queue": text, "accounting": accounting(gone)}
 
 
-def job_report(name: str) -> Record:
-    """Return the record of a job with the files of its current attempt; an empty one if there is no such job."""
-    record = read_json(os.path.join(folder_of(name), "job.json"))
-    if not record:
-        return {}
+def record_of(name: str) -> Record:
+    """Return the record of a job; an empty one if there is no such job."""
+    return read_json(os.path.join(folder_of(name), "job.json"))
+
+
+def job_report(name: str, record: Record) -> Record:
+    """Return the record of a job with the files of its current attempt."""
     own = attempt_folder(name, record["attempt"])
     began = read_text(os.path.join(own, "started")).split()
     ended = read_text(os.path.join(own, "ended")).split()

@@ -253,6 +253,18 @@ def test_a_job_whose_submission_got_no_answer_is_shown_and_not_submitted_again(
     assert (job.engine_details["slurmJob"], account.output("job")) == (1, [("job-worker-0", b"once\n")])
 
 
+def test_a_job_that_ends_while_it_is_listed_has_its_exit_code(account: Account, tmp_path: Path) -> None:
+    account.submit("job", "until test -e go; do sleep 0.05; done; exit 3")
+    account.until("job", JobStatus.RUNNING)
+    squeue = tmp_path / "bin/squeue"
+    wait = f"touch {account.home}/go; until test -e {account.slurm}/job-1/exit; do sleep 0.05; done"
+    squeue.write_text(squeue.read_text().replace("exec", f"{wait}\nexec", 1))
+
+    job = account.engine.get("job")
+
+    assert (job.status, job.exit_code, job.cause.code) == (JobStatus.FAILED, 3, "slurm.login_failed")
+
+
 def test_a_restart_is_the_next_attempt(account: Account) -> None:
     account.submit("job", "test -e again || exit 3; echo second")
     assert account.until("job", *ENDED).exit_code == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import os
 import threading
@@ -14,7 +13,7 @@ import msgspec
 import pytest
 
 from provision.batch.containers import NodeHardware
-from provision.batch.slurm.states import starts_comment, starts_without_gpus
+from provision.batch.slurm.states import attempts_comment
 from provision.documents.jobs import Result, Watched
 from provision.documents.slurm_jobs import SlurmDevice, StepGpus
 from provision.errors import LaunchError
@@ -40,12 +39,12 @@ def tool(folder: Path, name: str, text: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def starter(names: str = "abc", **options: Any) -> Starter:
-    """Return the starter of the first attempt on the nodes a and b, of a job that may get all nodes `names`."""
+def starter(names: str = "abc", restarts: int = 0, **options: Any) -> Starter:
+    """Return the starter of an attempt on the nodes a and b, of a job that may get all nodes `names`."""
     spec = JobSpec("mnist", Kind.RUN, ("true",), **{"image": "image", "retry": 3, "workers": 2, **options})
     nodes = tuple(PayloadNode(f"s-{name}", name, "10.0.0.1", "eth0", NodeHardware()) for name in names)
     payload = Payload(1, "mnist", "abc1", 1, "u@h", 1.0, spec, "text", "signature", nodes)
-    return Starter(payload, Allocation(12, ("s-a", "s-b"), (1, 1), 0))
+    return Starter(payload, Allocation(12, ("s-a", "s-b"), (1, 1), restarts))
 
 
 SHOWN, AGAIN = "show job -d -o 12", ["show job -o 12", "requeue 12"]
@@ -150,35 +149,58 @@ def test_a_job_without_its_gpus_is_started_again(programs: Path, tmp_path: Path)
 
     assert one._run() == module.FAILED
 
-    comment = f"AdminComment={starts_comment(1)}"
-    assert (tmp_path / "called").read_text().splitlines() == [SHOWN, f"update JobId=12 Requeue=1 {comment}", *AGAIN]
+    assert (tmp_path / "called").read_text().splitlines() == [SHOWN, "update JobId=12 Requeue=1", *AGAIN]
     assert waits.seconds == [module.SETTLE_SECONDS]
 
 
-@pytest.mark.usefixtures("programs")
-def test_starts_without_gpus_are_no_retries() -> None:
-    """The third start of a job with one retry, of which one had no GPUs, is its first retry."""
-    shown = f"JobId=12 Restarts=1 AdminComment={starts_comment(1)} BatchFlag=1"
-    assert starts_without_gpus(shown) == 1
-    one = starter(gpus=1, retry=1)
-    one._without_gpus = 1
-    left = []
-    for restarts in range(4):
-        one._allocation = dataclasses.replace(one._allocation, restarts=restarts)
-        left.append(one._retries_left())
-
-    assert left == [2, 1, 0, -1]
-
-
 def test_a_job_without_its_gpus_fails_in_the_end(programs: Path, tmp_path: Path) -> None:
-    comment = starts_comment(module.MOST_STARTS_WITHOUT_GPUS)
-    tool(programs, "scontrol", f'echo "$1" >>{tmp_path}/called; echo "JobId=12 Restarts=0 AdminComment={comment} End"')
+    tool(programs, "scontrol", f'echo "$1" >>{tmp_path}/called; {SHOW}')
 
     with pytest.raises(LaunchError) as error:
-        starter(gpus=1, retry=0)._run()
+        starter(gpus=1, retry=0, restarts=module.MOST_LOST_STARTS)._run()
 
     assert error.value.code == "slurm.gpus_missing"
     assert (tmp_path / "called").read_text().split() == ["show"]
+
+
+def run_to_its_start(one: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run all of a starter that comes before the start of its attempt."""
+    attempt = SimpleNamespace(leader=SimpleNamespace(node="a"), nodes=["a"])
+    replaced = {"_attempt": lambda *_: attempt, "_wait": lambda *_: 0}
+    for name in ("_mark", "_guard", "_start"):
+        replaced[name] = lambda *_: None
+    for name, method in replaced.items():
+        monkeypatch.setattr(one, name, method)
+    assert one._run() == 0
+
+
+@pytest.mark.parametrize(("retry", "restarts", "begun"), [(1, 0, 0), (1, 2, 1), (0, 1, 0)])
+def test_the_begin_of_an_attempt_that_may_have_another_is_recorded(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retry: int, restarts: int, begun: int
+) -> None:
+    """A start that Slurm could not launch is no attempt, although Slurm counts it."""
+    comment = f" AdminComment={attempts_comment(begun)}" if begun else ""
+    tool(programs, "scontrol", f'echo "$@" >>{tmp_path}/called; echo "JobId=12 Restarts={restarts}{comment} End"')
+
+    run_to_its_start(starter(retry=retry, restarts=restarts), monkeypatch)
+
+    written = (tmp_path / "called").read_text().splitlines()[-1]
+    assert written == f"update JobId=12 AdminComment={attempts_comment(begun + 1)}"
+
+
+def test_the_only_attempt_of_a_job_needs_no_slurmctld(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool(programs, "scontrol", f"touch {tmp_path}/called; exit 1")
+    run_to_its_start(starter(retry=0), monkeypatch)
+    assert not (tmp_path / "called").exists()
+
+
+def test_a_job_that_has_had_its_attempts_is_not_started_again(programs: Path) -> None:
+    tool(programs, "scontrol", f'echo "JobId=12 Restarts=2 AdminComment={attempts_comment(2)} End"')
+    with pytest.raises(LaunchError) as error:
+        starter(retry=1, restarts=2)._run()
+    assert error.value.code == "slurm.too_many_attempts"
 
 
 def test_a_retry_waits_for_slurmctld(programs: Path, tmp_path: Path) -> None:

@@ -224,9 +224,9 @@ class _Parts:
 
         They are recorded, or follow from the assignments that one of the listed nodes reports.
         """
-        entry, attempt = of_head.queue, _first_attempt(of_head.queue, job) + job.restarts
         if job.state != COMPLETING:
             return job
+        entry, attempt = of_head.queue, _first_attempt(of_head.queue, job) + job.restarts
         own_names = {name: slurm for slurm, name in names.items()}
         listed = {names.get(name, name) for name in job.nodes}
         nodes = list(entry.nodes) if (entry.engine_job, entry.attempt) == (job.number, attempt) else []
@@ -331,7 +331,7 @@ def _records(job: JobReport, changes: Mapping[str, Any], seen: Sighting) -> Iter
     state = changes.get("state")
     if state == "started" and seen.is_stopped and seen.job is not None and seen.job.has_ended:
         yield _record(job, {**changes, "state": "over"}, over=True)
-    elif state == "started" and _is_new(job.queue, changes):
+    elif state == "started" and _is_new(job.queue, changes) and not _is_completing(seen):
         yield _record(job, changes)
     elif "engine_job" in changes and state in {"pending", "held", "started"}:
         yield _adoption(job, changes)
@@ -351,6 +351,11 @@ def _with_queue(raw: msgspec.Raw, changes: Mapping[str, Any]) -> msgspec.Raw:
     document = msgspec.json.decode(bytes(raw))
     document["queue"] = {**document["queue"], **changes}
     return msgspec.Raw(msgspec.json.encode(document))
+
+
+def _is_completing(seen: Sighting) -> bool:
+    """Return whether the nodes of the attempt may be what a node says; only those that Slurm lists are recorded."""
+    return seen.job is not None and seen.job.state == COMPLETING
 
 
 def _is_new(entry: QueueEntry, changes: Mapping[str, Any]) -> bool:

@@ -25,11 +25,11 @@ from provision.batch.signed import secrets_digest
 from provision.batch.slurm.hostlist import expand
 from provision.batch.slurm.states import (
     allocated_minors,
+    attempts_begun,
+    attempts_comment,
     excluded_nodes,
     gpu_counts,
     restarts_of,
-    starts_comment,
-    starts_without_gpus,
     tasks_per_node,
 )
 from provision.connectors import Connector
@@ -66,8 +66,8 @@ SLOW_SECONDS = 2.0
 """A command that takes longer has waited for slurmctld itself."""
 SETTLE_SECONDS = 10.0
 """Time for the nodes to register with a new slurmctld: before, it requeues a job without its GPUs (seen with 22.05)."""
-MOST_STARTS_WITHOUT_GPUS = 3
-"""So often a job is started again that Slurm has started without its GPUs."""
+MOST_LOST_STARTS = 3
+"""So often Slurm may start a job without an attempt, such as without its GPUs, before that is an error."""
 _FOLDER = str(Path(__file__).resolve().parents[4])
 """The folder of this starter."""
 _COMMAND_SECONDS = 60
@@ -135,8 +135,8 @@ class Starter:
         self._number = payload.first_attempt + allocation.restarts
         self._stop = threading.Event()
         self._started = False
-        self._without_gpus = 0
-        """How often Slurm has started the job without its GPUs."""
+        self._begun = 0
+        """How many attempts have begun before this one; Slurm's restarts also count starts that led to no attempt."""
         Path(RUN).mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = Path(tempfile.mkdtemp(prefix=STARTER.format(allocation.job), dir=RUN))
 
@@ -165,8 +165,10 @@ class Starter:
         self._folder.rmdir()
 
     def _run(self) -> int:
-        shown = _command("scontrol", "show", "job", "-d", "-o", str(self._allocation.job))
-        self._without_gpus = starts_without_gpus(shown)
+        restarts = self._allocation.restarts
+        is_asked = restarts or self._spec.gpus  # the first attempt of another job needs no slurmctld
+        shown = _command("scontrol", "show", "job", "-d", "-o", str(self._allocation.job)) if is_asked else ""
+        self._begun = attempts_begun(shown) if restarts else 0
         if self._retries_left() < 0:
             raise error_of(LaunchError, reason("slurm.too_many_attempts"))
         nodes = self._own_nodes()
@@ -175,26 +177,31 @@ class Starter:
             try:
                 attempt = self._attempt(self._allocated(nodes, shown))
             except LaunchError as error:
-                if error.code != "slurm.gpus_missing" or self._without_gpus >= MOST_STARTS_WITHOUT_GPUS:
+                if error.code != "slurm.gpus_missing" or restarts - self._begun >= MOST_LOST_STARTS:
                     raise
                 _print(str(error))
                 self._start_again(connections.to(nodes[0].name))
                 return FAILED
             self._mark(connections, attempt)
             self._guard(connections.to(attempt.leader.node), attempt)
+            self._record_begin()
             self._start(connections, attempt)
             return self._wait(connections, attempt)
 
     def _retries_left(self) -> int:
         """Return how many attempts may follow this one; below 0 if Slurm has started it once too often."""
-        return self._spec.retry + self._without_gpus - self._allocation.restarts
+        return self._spec.retry - self._begun
+
+    def _record_begin(self) -> None:
+        """Record in Slurm that an attempt begins of a job that Slurm may start again."""
+        if self._spec.retry or self._allocation.restarts:
+            comment = attempts_comment(self._begun + 1)
+            self._patiently("scontrol", "update", f"JobId={self._allocation.job}", f"AdminComment={comment}")
 
     def _start_again(self, here: Connector) -> None:
         """Let Slurm start the job again, which got no GPUs: that is not the fault of the job or of a node."""
-        job = f"JobId={self._allocation.job}"
-        comment = starts_comment(self._without_gpus + 1)
         self._stop.wait(SETTLE_SECONDS)
-        self._patiently("scontrol", "update", job, "Requeue=1", f"AdminComment={comment}")
+        self._patiently("scontrol", "update", f"JobId={self._allocation.job}", "Requeue=1")
         self._requeue(here, ())
 
     def _own_nodes(self) -> list[PayloadNode]:
@@ -228,7 +235,7 @@ class Starter:
 
     def _allocated(self, nodes: Sequence[PayloadNode], shown: str) -> list[AllocatedNode]:
         """Return the nodes with their GPUs; a step on each node reports them. `shown` is Slurm's text about the job."""
-        counts = gpu_counts(shown) if self._spec.gpus else {}
+        counts = gpu_counts(shown)
         # The GPUs of these jobs have a type each, of which Slurm would refuse several to a request by number.
         minors = allocated_minors(shown) if is_planned(self._spec) or self._spec.exclusive else {}
 
