@@ -32,8 +32,8 @@ def _excuse(scene: Scene) -> Verdict | None:
         return skip("nvidia_driver.container")
     if scene.simulated(*_SIMULATED):
         return skip("nvidia_driver.simulated")
-    wanted = _requested(scene) and scene.want("nvidia_driver_without_gpu_enabled", default=False)
-    return None if known(scene.facts.nvidia_driver).gpus or wanted else skip("gpu.none")
+    without_gpu = _requested(scene) and scene.want("nvidia_driver_without_gpu_enabled", default=False)
+    return None if known(scene.facts.nvidia_driver).gpus or without_gpu else skip("gpu.none")
 
 
 @check("nvidia_driver.modules")
@@ -78,13 +78,13 @@ def _mismatch(scene: Scene, driver: NvidiaDriver, modules: NvidiaModules) -> Ver
     causes = dict.fromkeys(filter(None, (unsupported(version, one.device) for one in driver.gpus)))
     if causes:
         return judge("nvidia_driver.modules.unsupported", causes=causes)
-    wanted = _wanted_version(scene)
-    if not f"{version}.".startswith(wanted):
-        return fail("nvidia_driver.modules.other_version", installed=version, wanted=wanted.rstrip("."))
+    requested = _requested_version(scene)
+    if not f"{version}.".startswith(requested):
+        return fail("nvidia_driver.modules.other_version", installed=version, requested=requested.rstrip("."))
     return None
 
 
-def _wanted_version(scene: Scene) -> str:
+def _requested_version(scene: Scene) -> str:
     """Return how the requested version starts, with a dot at its end; empty if any is accepted."""
     names = ("nvidia_driver_version", "nvidia_driver_branch") if _requested(scene) else ()
     values = (scene.node.variables.get(name) for name in names if not scene.undecided(name))
@@ -172,8 +172,8 @@ def _persistence(scene: Scene) -> Verdict:
     driver = known(scene.facts.nvidia_driver)
     if driver.persistence == "active" and driver.persistence_enabled:
         return passed("nvidia_driver.persistence.ok")
-    wanted = scene.want("nvidia_driver_persistence_enabled", default=True)
-    if not _requested(scene) or not wanted or not driver.gpus:
+    enabled = scene.want("nvidia_driver_persistence_enabled", default=True)
+    if not _requested(scene) or not enabled or not driver.gpus:
         return skip("nvidia_driver.persistence.none", state=driver.persistence or "not installed")
     state = driver.persistence or "not installed"
     return fail(

@@ -811,7 +811,7 @@ REASONS: Mapping[str, Wording] = {
         "{causes:;}", "Install a driver branch for these GPUs (nvidia_driver_branch)."
     ),
     "nvidia_driver.modules.other_version": Wording(
-        "driver {installed} is installed, and {wanted} is requested; `apply` replaces no installed packages",
+        "driver {installed} is installed, and {requested} is requested; `apply` replaces no installed packages",
         "Install the requested driver with the package manager of the node, or correct nvidia_driver_version or "
         "nvidia_driver_branch.",
     ),

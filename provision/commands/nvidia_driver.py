@@ -192,25 +192,26 @@ def _is_free(entry: Mapping[str, Any]) -> bool:
 
 def flavor_of(settings: Mapping[str, str], devices: Iterable[str]) -> str | Refusal:
     """Return the flavour of the kernel modules for the GPUs of a node; open for a node without GPUs."""
-    wanted = settings["flavor"]
+    requested = settings["flavor"]
     architectures: dict[str, str] = {}
     for device in sorted(set(devices)):
         chip = chip_of(device)
         if chip:
             architectures.setdefault(chip.architecture, device)
-        elif wanted == "auto":
+        elif requested == "auto":
             return Refusal(
                 "nvidia_driver_flavor",
                 f"the generation of the GPU 10de:{device} is unknown",
                 "Set nvidia_driver_flavor to open (Turing and newer) or proprietary (Volta and older).",
             )
     supports = [ARCHITECTURES[name] for name in architectures]
-    for flavor in FLAVORS if wanted == "auto" else (wanted,):
+    for flavor in FLAVORS if requested == "auto" else (requested,):
         if all(flavor in one.flavors for one in supports):
             return flavor
     titles = " and ".join(f"{one.title} ({' or '.join(one.flavors)})" for one in supports)
-    remedy = "Set it to auto." if wanted != "auto" else "No driver drives all of these GPUs; remove one kind of them."
-    return Refusal("nvidia_driver_flavor", f"{wanted} kernel modules do not drive the GPUs of {titles}", remedy)
+    is_auto = requested == "auto"
+    remedy = "No driver drives all of these GPUs; remove one kind of them." if is_auto else "Set it to auto."
+    return Refusal("nvidia_driver_flavor", f"{requested} kernel modules do not drive the GPUs of {titles}", remedy)
 
 
 def branch_refusal(branch: str, flavor: str, devices: Iterable[str]) -> Refusal | None:
@@ -302,8 +303,8 @@ def choose(
         return Choice(refusal=refusal)
     follow = {image: headers for image, headers in system["__platform_headers_follow"].items() if image in installed}
     cuda = "13" if int(branch) >= int(CUDA_13) else "12"
-    wanted = (*entry[flavor], *entry.get(fabric, ()), *(entry["dcgm"] if settings.get("dcgm") and devices else ()))
-    names = [name.replace("{branch}", branch).replace("{cuda}", cuda) for name in wanted]
+    templates = (*entry[flavor], *entry.get(fabric, ()), *(entry["dcgm"] if settings.get("dcgm") and devices else ()))
+    names = [name.replace("{branch}", branch).replace("{cuda}", cuda) for name in templates]
     packages = [one for name in names for one in _of_images(name, list(follow))]
     if not packages or any("{image}" in name for name in packages):
         problem = "no package of a kernel is installed that the prebuilt modules follow"

@@ -72,7 +72,7 @@ class Node:
             context.setattr(module.os.path, "isdir", lambda path: isdir(moved.get(str(path), path)))
             return run(module, **parameters)
 
-    def said(self) -> str:
+    def commands(self) -> str:
         """Return the command lines of the programs."""
         file = self.root / "calls"
         return file.read_text() if file.exists() else ""
@@ -110,7 +110,7 @@ def test_a_build_that_fails_has_the_line_of_the_compiler(make: Make) -> None:
     assert not outcome["ok"]
     assert outcome["evidence"] == COMPILER.strip()
     assert str(log) in outcome["remedy"]
-    assert f"autoinstall -k {KERNEL}" in node.said()
+    assert f"autoinstall -k {KERNEL}" in node.commands()
 
 
 def test_missing_headers_are_named(make: Make) -> None:
@@ -132,7 +132,7 @@ def test_a_kernel_with_modules_is_not_built_again(make: Make) -> None:
     (node.root / "modules" / KERNEL / "modules.dep").touch()
 
     result = node.call(action="build", kernels=[KERNEL])
-    assert (result["changed"], result["outcome"]["ok"], node.said()) == (False, True, "")
+    assert (result["changed"], result["outcome"]["ok"], node.commands()) == (False, True, "")
 
 
 def test_a_reset_removes_the_folders_of_kernels_that_are_not_installed(
@@ -212,7 +212,7 @@ def test_the_modules_of_one_node_are_installed_on_another(make: Make, cache: Pat
     result = Plugin(other).on("other")
     assert result["changed"]
     assert {path.name: path.read_bytes() for path in other.folder.iterdir()} == MODULES
-    assert f"install -m {NAME} -v {VERSION} -k {KERNEL} -a {MACHINE}" in other.said()
+    assert f"install -m {NAME} -v {VERSION} -k {KERNEL} -a {MACHINE}" in other.commands()
     assert result["carried"] == stored["stored"]
 
     for node, host in ((builder, "builder"), (other, "other")):

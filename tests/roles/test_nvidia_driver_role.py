@@ -181,7 +181,7 @@ class Programs:
         self.gpus: list[str] = ["20b2"]
         self.unit = {"LoadState": "loaded", "ActiveState": "inactive", "UnitFileState": "enabled"}
         self.log = "[    1.0] Linux\n"
-        self.said: list[str] = []
+        self.commands: list[str] = []
         self.modprobe: tuple[int, str, str] = (0, "", "")
         self.in_use: set[str] = set()
         self.recorded: list[str] = []
@@ -204,7 +204,7 @@ class Programs:
 
     def run_command(self, argv: list[str]) -> tuple[int, str, str]:
         words = argv[2:] if argv[0] == "timeout" else argv
-        self.said.append(" ".join(words))
+        self.commands.append(" ".join(words))
         texts = {"dmesg": self.log, "journalctl": JOURNAL}
         if words[0] in texts:
             return 0, texts[words[0]], ""
@@ -241,7 +241,7 @@ def test_an_installed_driver_is_loaded_and_its_daemon_started(node: Programs) ->
     assert node.start()["ok"]
     assert node.loaded == {"nvidia", "nvidia_uvm"}
     assert node.last.changed
-    assert node.said[-2:] == [f"systemctl --no-reload enable {module.UNIT}", f"systemctl start {module.UNIT}"]
+    assert node.commands[-2:] == [f"systemctl --no-reload enable {module.UNIT}", f"systemctl start {module.UNIT}"]
 
 
 def test_a_running_driver_is_left_alone(node: Programs) -> None:
@@ -251,7 +251,7 @@ def test_a_running_driver_is_left_alone(node: Programs) -> None:
 
     assert node.start()["ok"]
     assert not node.last.changed
-    assert [line for line in node.said if not line.startswith("systemctl show")] == []
+    assert [line for line in node.commands if not line.startswith("systemctl show")] == []
 
 
 def test_a_node_without_device_has_exactly_that_outcome(node: Programs) -> None:
@@ -264,8 +264,8 @@ def test_a_node_without_device_has_exactly_that_outcome(node: Programs) -> None:
     assert outcome["explanation"] == (
         f"no NVIDIA device: driver 535.261.03 is installed for kernel {KERNEL}, and does not load without one"
     )
-    assert f"systemctl --no-reload disable {module.UNIT}" in node.said
-    assert f"systemctl reset-failed {module.UNIT}" in node.said
+    assert f"systemctl --no-reload disable {module.UNIT}" in node.commands
+    assert f"systemctl reset-failed {module.UNIT}" in node.commands
 
 
 @pytest.mark.parametrize("log", [NO_DEVICE, ""])
@@ -330,9 +330,9 @@ def test_another_version_is_replaced_only_with_consent(node: Programs) -> None:
     assert node.loaded == {"nvidia", "nvidia_uvm"}
 
     assert node.start(disruptive=True)["ok"]
-    unloaded = [line for line in node.said if line.startswith("rmmod")]
+    unloaded = [line for line in node.commands if line.startswith("rmmod")]
     assert unloaded == ["rmmod nvidia_uvm", "rmmod nvidia"]
-    assert "systemctl start nvidia-fabricmanager.service" in node.said
+    assert "systemctl start nvidia-fabricmanager.service" in node.commands
 
 
 def test_a_driver_in_use_is_replaced_by_a_reboot(node: Programs) -> None:
@@ -342,7 +342,7 @@ def test_a_driver_in_use_is_replaced_by_a_reboot(node: Programs) -> None:
     outcome = node.start(disruptive=True)
 
     assert (outcome["ok"], outcome["cause"]) == (False, "reboot")
-    assert f"systemctl start {module.UNIT}" in node.said
+    assert f"systemctl start {module.UNIT}" in node.commands
 
 
 @pytest.mark.parametrize("fabric", ["", "nvswitch", "nvlink5"])
@@ -350,15 +350,15 @@ def test_the_fabric_manager_is_started_after_the_driver(node: Programs, fabric: 
     """On B200 after ib_umad; a running one stays."""
     node.failing = {module.FABRIC_UNIT}
     node.start(fabric=fabric)
-    started = [line for line in node.said if module.FABRIC_UNIT in line]
+    started = [line for line in node.commands if module.FABRIC_UNIT in line]
     assert bool(started) == bool(fabric)
-    assert ("modprobe ib_umad" in node.said) == ("ib_umad" in node.recorded) == (fabric == "nvlink5")
+    assert ("modprobe ib_umad" in node.commands) == ("ib_umad" in node.recorded) == (fabric == "nvlink5")
     if fabric:
-        assert node.said.index("modprobe nvidia") < node.said.index(started[0])
+        assert node.commands.index("modprobe nvidia") < node.commands.index(started[0])
 
-    node.failing, node.said = set(), []
+    node.failing, node.commands = set(), []
     assert node.start(fabric=fabric)["ok"]
-    assert [line for line in node.said if f"start {module.FABRIC_UNIT}" in line] == []
+    assert [line for line in node.commands if f"start {module.FABRIC_UNIT}" in line] == []
 
 
 def test_a_running_service_that_is_not_enabled_starts_at_the_next_boot(node: Programs) -> None:
@@ -366,7 +366,7 @@ def test_a_running_service_that_is_not_enabled_starts_at_the_next_boot(node: Pro
     node.failing = {f"is-enabled {module.FABRIC_UNIT}"}
 
     assert node.start(fabric="nvswitch")["ok"]
-    assert f"systemctl --no-reload enable {module.FABRIC_UNIT}" in node.said
+    assert f"systemctl --no-reload enable {module.FABRIC_UNIT}" in node.commands
     assert node.last.changed
 
 
@@ -384,7 +384,7 @@ def test_dcgm_is_started_last_and_named_if_it_fails(node: Programs) -> None:
     """Only where it is requested."""
     node.failing = {module.DCGM_UNIT}
     assert node.start()["ok"]
-    assert [line for line in node.said if module.DCGM_UNIT in line] == []
+    assert [line for line in node.commands if module.DCGM_UNIT in line] == []
 
     outcome = node.start(dcgm=True)
     assert (outcome["ok"], outcome["cause"]) == (False, "dcgm")

@@ -5,12 +5,12 @@ DOCUMENTATION = r"""
 module: nvidia_driver
 short_description: Probe a node for its NVIDIA driver, rebuild the initramfs, or load the driver
 description:
-  - action=look reads files. It changes nothing, and runs no tool of the driver, which could hang.
+  - action=probe reads files. It changes nothing, and runs no tool of the driver, which could hang.
   - action=initramfs rebuilds the initramfs of every kernel unless the last successful rebuild was for the same content of the files.
   - action=start replaces nouveau or another loaded version, loads the driver, and starts the persistence daemon. The result has the cause if the driver is not loaded.
 options:
-  action: {description: Action to perform., type: str, choices: [look, initramfs, start], required: true}
-  certificate: {description: 'action=look: certificate whose enrolment for Secure Boot is checked.', type: str, default: ""}
+  action: {description: Action to perform., type: str, choices: [probe, initramfs, start], required: true}
+  certificate: {description: 'action=probe: certificate whose enrolment for Secure Boot is checked.', type: str, default: ""}
   initramfs: {description: 'action=initramfs: the command that rebuilds it.', type: list, elements: str, default: []}
   files: {description: 'action=initramfs: files that it contains.', type: list, elements: path, default: []}
   persistence: {description: 'action=start: whether the persistence daemon runs.', type: bool, default: false}
@@ -82,7 +82,7 @@ def is_enrolled(certificate, root="/"):
     return bool(content) and any(content in certificates for certificates in lists)
 
 
-def look(module):
+def probe(module):
     """Return the facts by which the role decides."""
     kernel = os.uname().release
     loaded = text("/sys/module/nvidia/version").strip()
@@ -276,7 +276,7 @@ def main():
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "action": {"type": "str", "choices": ["look", "initramfs", "start"], "required": True},
+            "action": {"type": "str", "choices": ["probe", "initramfs", "start"], "required": True},
             "certificate": {"type": "str", "default": ""},
             "initramfs": {"type": "list", "elements": "str", "default": []},
             "files": {"type": "list", "elements": "path", "default": []},
@@ -288,8 +288,8 @@ def main():
         supports_check_mode=True,
     )
     module.run_command_environ_update = {"LC_ALL": "C"}
-    if module.params["action"] == "look":
-        module.exit_json(changed=False, facts=look(module))
+    if module.params["action"] == "probe":
+        module.exit_json(changed=False, facts=probe(module))
     if module.params["action"] == "initramfs":
         module.exit_json(changed=rebuild_initramfs(module))
     if module.check_mode:

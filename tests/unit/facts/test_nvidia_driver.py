@@ -102,7 +102,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def looked(root: Path) -> NvidiaDriver:
+def probed(root: Path) -> NvidiaDriver:
     """Run the command with another root."""
     command = NvidiaDriverFact.command
     for folder in ("/sys/", "/var/", "/etc/", "/run/", "/usr/lib/", "/lib/"):
@@ -119,7 +119,7 @@ def looked(root: Path) -> NvidiaDriver:
 
 def test_a_failed_build_has_the_line_of_the_compiler(tree: Path) -> None:
     """A build for the running kernel ends that."""
-    [failed] = looked(tree).trees
+    [failed] = probed(tree).trees
     assert (failed.name, failed.version, failed.built) == ("nvidia-current-open", "535.261.03", False)
     assert [line.partition("/build/nvidia/")[2] for line in failed.errors] == [
         "nv.c:12:5: error: too few arguments to function 'get_user_pages'",
@@ -128,9 +128,9 @@ def test_a_failed_build_has_the_line_of_the_compiler(tree: Path) -> None:
 
     modules = tree / "var/lib/dkms/nvidia-current-open/535.261.03/6.1.0/x86_64/module"
     modules.mkdir(parents=True)
-    assert [one.built for one in looked(tree).trees] == [False]
+    assert [one.built for one in probed(tree).trees] == [False]
     (modules / "nvidia-current-open.ko").touch()
-    assert looked(tree).trees == (DkmsTree("nvidia-current-open", "535.261.03", built=True),)
+    assert probed(tree).trees == (DkmsTree("nvidia-current-open", "535.261.03", built=True),)
 
 
 def test_devices_on_the_bus_are_read_without_those_of_virtual_machines(tree: Path) -> None:
@@ -144,13 +144,13 @@ def test_devices_on_the_bus_are_read_without_those_of_virtual_machines(tree: Pat
     file = tree / "etc/modprobe.d/x.conf"
     file.write_text("# blacklist nouveau\nblacklist nouveau-like\n")
 
-    assert looked(tree).gpus == (NvidiaDevice("0000:17:00.0", "20b2"),)
-    assert not looked(tree).nouveau_blocked
+    assert probed(tree).gpus == (NvidiaDevice("0000:17:00.0", "20b2"),)
+    assert not probed(tree).nouveau_blocked
     file.write_text("blacklist nouveau\n")
-    assert looked(tree).nouveau_blocked
+    assert probed(tree).nouveau_blocked
     (tree / "sys/bus/pci/drivers/vfio-pci/0000:17:00.0").mkdir(parents=True)
-    assert looked(tree).gpus == ()
-    assert [one.device for one in looked(tree).switches] == ["1af1"]
+    assert probed(tree).gpus == ()
+    assert [one.device for one in probed(tree).switches] == ["1af1"]
 
 
 def test_the_file_of_the_role_is_read_without_device_and_build(tmp_path: Path) -> None:
@@ -158,10 +158,10 @@ def test_the_file_of_the_role_is_read_without_device_and_build(tmp_path: Path) -
     folder = tmp_path / "etc/modprobe.d"
     folder.mkdir(parents=True)
     (folder / "other.conf").write_text("blacklist nouveau\n")
-    assert not looked(tmp_path).nouveau_blocked
+    assert not probed(tmp_path).nouveau_blocked
 
     (folder / "provision-nvidia-driver.conf").write_text("blacklist nouveau\n")
-    assert looked(tmp_path).nouveau_blocked
+    assert probed(tmp_path).nouveau_blocked
 
 
 def gpus(tmp_path: Path, *, device: bool, marker: bool = False) -> object:
