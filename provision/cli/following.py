@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from provision.cli import log_file
 from provision.cli.levels import info, warn
@@ -68,9 +68,9 @@ def follow(engine: JobEngine, job: JobRecord, request: LogRequest | None = None)
     wanted = request or LogRequest(follow=True)
     with leaving(name):
         if not job.status.over and not _is_assigned(job):
-            push = pusher(engine)
-            job = wait_for(lambda: engine.get(name), JobStatus.RUNNING, report=tell, push=push, enough=_is_assigned)
-        job = engine.logs(name, wanted, writer(named=wanted.every or len(wanted.instances) > 1))
+            options: Any = {"report": tell, "push": pusher(engine), "enough": _is_assigned, "known": job}
+            job = wait_for(lambda: engine.get(name), JobStatus.RUNNING, **options)
+        job = engine.logs(job, wanted, writer(named=wanted.every or len(wanted.instances) > 1))
         if not job.status.over:
             silent = _silent_for(SILENT_SECONDS)
             job = wait_for(lambda: engine.get(name), JobStatus.SUCCEEDED, push=pusher(engine), enough=silent)
@@ -117,16 +117,20 @@ def _is_assigned(job: JobRecord) -> bool:
     return coming or job.status is JobStatus.RUNNING or (job.status is JobStatus.STOPPING and bool(job.assignments))
 
 
-def pusher(engine: JobEngine) -> Callable[[], None]:
-    """Return a function that starts waiting jobs, unless another command does it at the same time."""
+def pusher(engine: JobEngine) -> Callable[[], bool]:
+    """Return a function that starts waiting jobs, unless another command does it at the same time.
+
+    It returns False for an engine that starts them itself.
+    """
     from provision.errors import LockedError
     from provision.jobs.engines.base import Capability
 
-    def push() -> None:
+    def push() -> bool:
         if Capability.OWN_QUEUE in engine.capabilities:
-            return
+            return False
         with suppress(LockedError), engine.maintenance() as maintenance:
             maintenance.run(info)
+        return True
 
     return push
 

@@ -93,7 +93,7 @@ def logs(
     if not job.attempt:
         info(f"{name} is {job.status} and has no output yet" + (f": {job.reason}" if job.reason else ""))
         return
-    engine.logs(name, request, writer(named=lines.every or len(request.instances) > 1))
+    engine.logs(job, request, writer(named=lines.every or len(request.instances) > 1))
 
 
 def _refuse_combinations(lines: LineOptions) -> None:

@@ -484,11 +484,12 @@ class Keys(Struct, frozen=True):
 
 
 class Prepared(Struct, frozen=True):
-    """The answer to ``prepare``."""
+    """The answer to ``prepare``; if GPUs are ``taken``, nothing was prepared."""
 
     images: Annotated[dict[Text, Image], Meta(max_length=16)] = field(default_factory=dict)
     keys: Keys = Keys()
     ports: Annotated[list[Port], Meta(max_length=64)] = field(default_factory=list)
+    taken: Leases = field(default_factory=dict)
 
 
 class CodeProblem(Struct, frozen=True):

@@ -6,15 +6,14 @@ import contextlib
 import secrets as random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from provision.batch import mpi
 from provision.batch.containers import SHARE
 from provision.connectors import Connector
 from provision.documents.jobs import Done, Image, Prepared, Taken, assignment_document
-from provision.errors import InvalidDocument, NodeError, ProvisionError
+from provision.errors import InvalidDocument, LaunchError, NodeError, ProvisionError
 from provision.jobs.attempt import Attempt, containers_of, image_of
-from provision.jobs.code import Archive
 from provision.jobs.connections import MANY, Connections
 from provision.jobs.extras import JobExtras
 from provision.jobs.node_ask import ask_jobs
@@ -22,7 +21,11 @@ from provision.model.job import JobSpec, Kind
 from provision.model.reason import Reason, reason
 from provision.node.supervisor.handshake import node_secret
 from provision.node_archive import source
+from provision.report.reasons import error_of
 from provision.threads import outcomes
+
+if TYPE_CHECKING:
+    from provision.jobs.code import Archive
 
 PULL_SECONDS = 1800.0
 """For pulling a large image, unless --starting-timeout is set."""
@@ -30,6 +33,8 @@ PREPARE_SECONDS = 60.0
 """For the other preparations of a node."""
 BROKEN_SECONDS = 90.0
 """A start that has not renewed its leases for so long was interrupted."""
+LEASE_SECONDS = 30.0
+"""How long the end of a killed job may keep GPUs that Slurm has allocated again."""
 GRACE_SECONDS = 15.0
 BEAT_SECONDS = 2.0
 LOST_SECONDS = 12.0
@@ -37,22 +42,19 @@ _CLEAN = "All"
 """A container that has ended is removed, because its output is stored with the attempt."""
 
 
-def take_leases(
-    connections: Connections, attempt: Attempt, *, force: bool = False, slurm_job: int = 0
-) -> Reason | None:
+def take_leases(connections: Connections, attempt: Attempt, *, force: bool = False) -> Reason | None:
     """Lease all GPUs of the attempt, node by node in the order of names; return why not, None for success.
 
     Args:
         connections: to the nodes.
         attempt: the attempt.
         force: whether drained nodes lease them too.
-        slurm_job: the number of the job in Slurm that has the GPUs; without one, nodes that Slurm schedules refuse.
     """
     done: list[str] = []
     for name in sorted(attempt.nodes):
         wanted = attempt.leases(name)
         try:
-            more: dict[str, Any] = {"leases": wanted, "force": force, "slurm": slurm_job}
+            more: dict[str, Any] = {"leases": wanted, "force": force}
             answer = ask_jobs(connections.to(name), "lease", Taken, **_who(attempt), **more)
         except ProvisionError as error:
             release(connections, attempt, done)
@@ -60,10 +62,14 @@ def take_leases(
         done.append(name)
         if answer.taken:
             release(connections, attempt, done)
-            uuid, lease = next(iter(answer.taken.items()))
-            taken = reason("job.lease_taken", gpu=uuid, job=lease.job)
-            return reason("job.lease_refused", node_name=name, cause=taken)
+            return _taken(name, answer)
     return None
+
+
+def _taken(name: str, answer: Taken | Prepared) -> Reason:
+    """Return why a node did not lease its GPUs."""
+    uuid, lease = next(iter(answer.taken.items()))
+    return reason("job.lease_refused", node_name=name, cause=reason("job.lease_taken", gpu=uuid, job=lease.job))
 
 
 def renew(connections: Connections, attempt: Attempt) -> None:
@@ -89,17 +95,21 @@ def start(
     say: Callable[[str], None],
     hand_over: Callable[[], None] = lambda: None,
     code: Archive | None = None,
+    *,
+    slurm_job: int = 0,
 ) -> str:
-    """Start an attempt that has its leases; return the address of TensorBoard, empty without TensorBoard.
+    """Start an attempt; return the address of TensorBoard, empty without TensorBoard.
 
     `hand_over` is called when all nodes are prepared and before anything starts: from then on the nodes have the job.
     It raises an error if the job was stopped or deleted meanwhile.
+
+    The attempt has its leases, or `slurm_job` is the number of a job in Slurm that has the GPUs, which are leased now.
 
     Raises:
         ProvisionError: a node failed; nothing of the attempt is left, and the leases are released.
     """
     try:
-        return _start(connections, attempt, extras, say, hand_over, code)
+        return _start(connections, attempt, extras, say, hand_over, code, slurm_job)
     except BaseException:
         _tear_down(connections, attempt)
         raise
@@ -112,9 +122,10 @@ def _start(
     say: Callable[[str], None],
     hand_over: Callable[[], None],
     code: Archive | None,
+    slurm_job: int,
 ) -> str:
     spec = attempt.spec
-    prepared = connections.all(attempt.nodes, lambda connector: _prepare(connector, attempt))
+    prepared = connections.all(attempt.nodes, lambda connector: _prepare(connector, attempt, slurm_job))
     _same_images(prepared)
     sha = extras.before(attempt, {name: connections.to(name) for name in attempt.nodes}, say, code) if extras else ""
     ports = {name: answer.ports for name, answer in prepared.items()}
@@ -177,7 +188,7 @@ def _files(attempt: Attempt, logins: Sequence[mpi.Login]) -> dict[str, str]:
     return files
 
 
-def _prepare(connector: Connector, attempt: Attempt) -> Prepared:
+def _prepare(connector: Connector, attempt: Attempt, slurm_job: int) -> Prepared:
     spec, name = attempt.spec, connector.name
     images = {
         image_of(spec, assignment): spec.pull
@@ -188,6 +199,7 @@ def _prepare(connector: Connector, attempt: Attempt) -> Prepared:
     ports = 2 * (name == attempt.leader.node) + (spec.kind is Kind.MPI)
     record = {"attempt": attempt.number, "id": attempt.id, "seats": assignments, "node": name, "time": time.time()}
     pulling = PULL_SECONDS if spec.starting_timeout in {0.0, JobSpec.starting_timeout} else spec.starting_timeout
+    lease = {"leases": attempt.leases(name), "force": True, "slurm": slurm_job, "patience": LEASE_SECONDS}
     answer = ask_jobs(
         connector,
         "prepare",
@@ -204,7 +216,10 @@ def _prepare(connector: Connector, attempt: Attempt) -> Prepared:
         mpi=spec.kind is Kind.MPI,
         ports=ports,
         uid=spec.user.partition(",")[0],
+        **({"lease": {**_who(attempt), **lease}} if slurm_job else {}),
     )
+    if answer.taken:
+        raise error_of(LaunchError, _taken(name, answer), node=name)
     if len(answer.ports) != ports or not set(images) <= set(answer.images):
         raise InvalidDocument(
             f"answer to `prepare`: {len(answer.ports)} ports of {ports}, or an image is missing", node=name

@@ -46,7 +46,6 @@ class JobExtras:
         """
         from provision.batch.data import volumes_for
         from provision.batch.tensorboard import warnings_for
-        from provision.jobs.code import sync_code
         from provision.jobs.data import require_data
 
         spec = attempt.spec
@@ -55,6 +54,8 @@ class JobExtras:
             say(f"warning: {warning}")
         if spec.sync is None:
             return ""
+        from provision.jobs.code import sync_code
+
         return sync_code(
             connectors,
             spec.name,

@@ -61,7 +61,7 @@ def instance_of(record: JobRecord, wanted: str) -> Assignment:
 def logs(
     get: Callable[[str], JobRecord],
     contact: Contact,
-    name: str,
+    record: JobRecord,
     request: LogRequest,
     write: Callable[[str, bytes], None],
 ) -> JobRecord:
@@ -69,7 +69,6 @@ def logs(
 
     `get` returns the record of a job.
     """
-    record = get(name)
     attempt = request.attempt or record.attempt
     of_attempt, away = (record, {}) if attempt == record.attempt else _earlier(record, contact, attempt)
     try:
@@ -105,7 +104,7 @@ def logs(
             write(*item)
     if failed is not None:
         raise failed
-    return get(name) if request.follow else record
+    return get(record.spec.name) if request.follow else record
 
 
 def _asked(record: JobRecord, request: LogRequest) -> list[Assignment]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from provision.errors import TimedOut, UsageError
 from provision.model.job import JobRecord, JobStatus
 
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 5.0
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.25, 5.0
 _HIGHEST_CODE = 255
 _NEVER_PRUNED = "jobs that wait or run are never pruned"
 
@@ -32,8 +32,9 @@ def wait_for(
     timeout: float = 0.0,
     report: Callable[[JobRecord], None] = lambda _job: None,
     enough: Callable[[JobRecord], bool] = lambda _job: False,
-    push: Callable[[], object] = lambda: None,
+    push: Callable[[], bool] = lambda: False,
     sleep: Callable[[float], None] = time.sleep,
+    known: JobRecord | None = None,
 ) -> JobRecord:
     """Wait until the job is in the desired state, or has ended.
 
@@ -43,22 +44,22 @@ def wait_for(
         timeout: seconds; 0 for no limit.
         report: is called for each new state, and for each new reason of a pending job.
         enough: returns whether to stop waiting although the job is not in the desired state.
-        push: runs a scheduling pass; called repeatedly while the job is pending.
+        push: runs a scheduling pass and returns True, if there is one; called repeatedly while the job is pending.
         sleep: waits.
+        known: the job, if it has just been read.
 
     Raises:
         TimedOut: it did not come in time.
     """
     started, last, pause = time.monotonic(), None, _SHORTEST_PAUSE
     while True:
-        job = get_job()
-        if _in_line(job) and not enough(job):
-            push()
+        job, known = known or get_job(), None
+        if _in_line(job) and not enough(job) and push():
             job = get_job()
         now = (job.status, job.reason if _in_line(job) else "")
         if now != last:
             report(job)
-            last = now
+            last, pause = now, _SHORTEST_PAUSE
         if job.status == wanted or job.status.over or enough(job):
             return job
         left = started + timeout - time.monotonic() if timeout else pause

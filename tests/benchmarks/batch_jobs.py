@@ -134,7 +134,10 @@ class Bench:
         return Row(f"submit beside {count} jobs", "1 s beyond", ours, "without them", alone)
 
     def store(self, count: int) -> None:
-        """Leave so many finished jobs on the nodes, as copies of the first, whose end is recorded by then."""
+        """Leave so many finished jobs on the nodes, as copies of the first, whose end is recorded by then.
+
+        All of them are listed once: nodes leave out older jobs whose end they have reported.
+        """
         entry = "cat /var/lib/provision/jobs/bench-0/queue.json"
         eventually(
             lambda: self.provision.ok("list", *self.words) and '"over"' in self.on(self.head, entry),
@@ -146,6 +149,10 @@ class Bench:
             there = self.on(node, "test -d /var/lib/provision/jobs/bench-0 && echo yes || true")
             if there:
                 self.on(node, f"python3 - /run/bench/node.pyz bench-0 {count}", STORED.read_text())
+        eventually(
+            lambda: self.provision.ok("list", *self.words).out.count("stored-") <= RECENT,
+            seconds=60, what="the end of every job was listed",
+        )  # fmt: skip
 
     def reads(self, count: int) -> list[Row]:
         """``list`` and ``get`` with so many jobs on the nodes, beside one session to each that runs ``true``."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from provision.batch.slurm.states import attempts_begun, restarts_of
 from tests.integration import job_faults
 from tests.integration.job_faults import OVER, Job, Struck, cut
 from tests.integration.slurm_scene import SlurmScene, slurm_scene_of_a_lab
@@ -30,6 +31,8 @@ WITHIN_SECONDS = 60.0
 """So long after Slurm or a supervisor could detect a fault, status and reason are right."""
 DETECTION_SECONDS = 90.0
 """So long Slurm may take to detect that a node is lost: SlurmdTimeout is 20 s here, and slurmctld asks now and then."""
+REQUEUE_SECONDS = 120.0
+"""So long Slurm waits before it starts a job again that has lost a node."""
 LINES = int(os.environ.get("SLURM_FAULTS_LINES") or 200)
 LONG_LINES = LINES + 300
 """Of jobs that still run when Slurm detects the loss of a node."""
@@ -37,6 +40,8 @@ SLURM_LOSES = (
     r"Slurm ended it: NODE_FAIL|\bnode {node}\b.*(reboot|shuts down|shutdown|does not answer|is cut off)"
     r"|on {node} failed"
 )
+NO_LAUNCH = "/etc/slurm/prolog.d/99-fails"
+"""A prolog that fails: Slurm drains the node, and cannot launch the job."""
 SLURM_STATE = "scontrol show job -d; scontrol show node; tail -n 200 /var/log/slurm/slurmctld.log"
 """Shows what Slurm knows of a failed round."""
 JOB_FILES = "cd /var/lib/provision/jobs && find . -type f -size -20k ! -name '*.log' -exec tail -n 5 {} +"
@@ -55,6 +60,11 @@ class SlurmStruck(Struck):
     """Whether jobs that ask for retries get another attempt."""
     lost: str = ""
     """The node that Slurm has to detect as lost."""
+
+    @property
+    def next_attempts(self) -> tuple[int, ...]:
+        """The numbers of the next attempt: Slurm may fail to launch one on a node that has just come back."""
+        return (2, 3) if self.lost else (2,)
 
     def batch_host(self, job: Job) -> str:
         """Return the node with the starter of a job."""
@@ -215,7 +225,8 @@ def judged(struck: SlurmStruck, job: Job) -> str:
     if pattern is None:
         return "" if status["status"] in {"RUNNING", "SUCCEEDED"} and status["attempt"] == 1 else summary
     if job.retry and struck.retries:
-        is_right = status["attempt"] == 2 or (status["status"] == "PENDING" and status["code"] == "slurm.requeued")
+        is_next = status["attempt"] in struck.next_attempts
+        is_right = is_next or (status["status"] == "PENDING" and status["code"] == "slurm.requeued")
         return "" if is_right else f"{summary} (wanted: attempt 2)"
     is_right = status["status"] == struck.status and re.search(pattern, status["reason"])
     return "" if is_right else f"{summary} (wanted: {struck.status}, {pattern})"
@@ -227,8 +238,10 @@ def off_the_bad_node(struck: SlurmStruck, jobs: Sequence[Job], context: str) -> 
     for job in jobs:
         if struck.lost and job.retry and job.name in struck.ends and job.workers <= others:
             again = eventually(
-                lambda job=job: (one := job.get()) and one["attempt"] == 2 and one["instances"] and one,
-                seconds=60, what=f"{context}: the second attempt of {job.name}",
+                lambda job=job: (
+                    (one := job.get()) and one["attempt"] in struck.next_attempts and one["instances"] and one
+                ),
+                seconds=REQUEUE_SECONDS + 60, what=f"{context}: the second attempt of {job.name}",
             )  # fmt: skip
             assert struck.lost not in {one["node"] for one in again["instances"]}, f"{context}: {again}"
 
@@ -264,11 +277,12 @@ def one_round(scene: SlurmScene, dice: random.Random, number: int, name: str) ->
 
 def ends_right(struck: SlurmStruck, job: Job, context: str) -> None:
     """Wait for the end of a job, and check its status, attempts and output."""
-    ended = finished(job, context, seconds=300)
+    ended = finished(job, context, seconds=300 + REQUEUE_SECONDS)
     is_hit = job.name in struck.ends
     tried = is_hit and bool(job.retry) and struck.retries
     wanted = struck.status if is_hit and not tried else "SUCCEEDED"
-    assert (ended["status"], ended["attempt"]) == (wanted, 2 if tried else 1), f"{context}: {ended}"
+    attempts = struck.next_attempts if tried else (1,)
+    assert ended["status"] == wanted and ended["attempt"] in attempts, f"{context}: {ended}"  # noqa: PT018
     if wanted == "SUCCEEDED":
         job.is_whole()
     else:
@@ -283,6 +297,30 @@ def scene(provision: Provision) -> Iterator[SlurmScene]:
     """A controller and three nodes of two GPUs."""
     with slurm_scene_of_a_lab(provision, LAB, computes=3, machine="pair") as made:
         yield made
+
+
+def test_a_start_that_slurm_cannot_launch_is_repeated_and_uses_no_retry(scene: SlurmScene) -> None:
+    """The prolog fails on one node; when that is repaired, the job runs."""
+    job, node = Job(scene, "launched", "pytorch", len(scene.nodes), retry=1, lines=20), scene.nodes[0]
+    scene.on(node, f"printf '#!/bin/sh\\nexit 1\\n' >{NO_LAUNCH}; chmod 755 {NO_LAUNCH}")
+    try:
+        said, _ = job.hand_in().communicate(timeout=300)
+        assert job.submit is not None and job.submit.returncode == 0, said  # noqa: PT018
+        waiting = eventually(
+            lambda: (one := job.get()) and one["code"] == "slurm.requeued" and one,
+            seconds=60, what=f"Slurm puts {job.name} back into the queue",
+        )  # fmt: skip
+        assert waiting["status"] == "PENDING"
+        assert scene.squeue_of(job.name, "Reason") != "launch_failed_requeued_held"
+    finally:
+        scene.on(node, f"rm {NO_LAUNCH}")
+        scene.on(scene.controller, f"scontrol update nodename={node} state=resume", check=False)
+    ended = finished(job, "after a failed launch", seconds=300)
+
+    assert (ended["status"], ended["attempt"]) == ("SUCCEEDED", 2)
+    shown = scene.on(scene.controller, f"scontrol show job -o {scene.squeue_of(job.name, 'JobID')}")
+    assert (restarts_of(shown), attempts_begun(shown)) == (1, 1)
+    scene.forget([job.name])
 
 
 def drawn(dice: random.Random) -> list[str]:

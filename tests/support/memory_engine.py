@@ -197,7 +197,8 @@ class MemoryEngine:
                 self.known[name] = self.coming.pop(0)
             return self.known[name]
 
-    def logs(self, name: str, request: LogRequest, write: Callable[[str, bytes], None]) -> JobRecord:
+    def logs(self, job: JobRecord, request: LogRequest, write: Callable[[str, bytes], None]) -> JobRecord:
+        name = job.spec.name
         self.calls.append(("logs", name, request))
         for instance, line in self.lines:
             write(instance, line)

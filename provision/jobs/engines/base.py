@@ -180,8 +180,12 @@ class JobEngine(Protocol):
     def get(self, name: str, *, time_limit: float | None = None) -> JobRecord:
         """Return all that is known of a job, with its events; `time_limit` as for `jobs`."""
 
-    def logs(self, name: str, request: LogRequest, write: WriteLine) -> JobRecord:
-        """Write lines of output, with ``follow`` (FOLLOW) until the job has ended. Returns the job as it is then."""
+    def logs(self, job: JobRecord, request: LogRequest, write: WriteLine) -> JobRecord:
+        """Write lines of output of a job (of `get`), with ``follow`` (FOLLOW) until it has ended.
+
+        Returns:
+            The job as it is then.
+        """
 
     def stop(self, name: str, progress: Progress, *, grace: float = 15.0) -> JobRecord:
         """End a job gracefully; its record stays. A finished job is not changed.

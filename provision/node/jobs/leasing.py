@@ -66,6 +66,16 @@ def lease(request: Record) -> Record:
     return {"taken": taken}
 
 
+def lease_in_time(request: Record) -> Record:
+    """Lease GPUs as `lease` does; wait up to ``patience`` seconds for those that others have."""
+    deadline = time.monotonic() + float(request["patience"])
+    answer = lease(request)
+    while answer["taken"] and time.monotonic() < deadline:
+        time.sleep(0.5)
+        answer = lease(request)
+    return answer
+
+
 def slurmd_runs() -> bool:
     """Return whether Slurm's daemon runs on this node as a service."""
     places = ("", "/systemd", "/unified")

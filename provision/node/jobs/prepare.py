@@ -28,7 +28,16 @@ PULL_SECONDS = 1800
 
 
 def prepare(request: Record) -> Record:
-    """Create the folders and keys of an attempt, pull its images and lease its ports."""
+    """Create the folders and keys of an attempt, pull its images and lease its ports.
+
+    With ``lease``, its GPUs are leased before; ``taken`` of the answer reports those that others have.
+    """
+    if request.get("lease"):
+        from provision.node.jobs.leasing import lease_in_time
+
+        answer = lease_in_time(request["lease"])
+        if answer["taken"]:
+            return answer
     name, attempt = job_name(request), attempt_number(request)
     record = request["attempt_record"]
     folder = new_attempt(name, attempt, request["job"], record)

@@ -239,8 +239,13 @@ def slurm_seal(request: Record) -> Record:
 # GPUs of a job
 
 
-def slurm_gpus(_request: Record) -> Record:
-    """Return the minor numbers of the GPUs of this step, and the UUID and minor number of each GPU of the node."""
+def slurm_gpus(request: Record) -> Record:
+    """Return the minor numbers of the GPUs of this step, and the UUID and minor number of each GPU of the node.
+
+    With ``mark``, the attempt is recorded as by `slurm_mark`.
+    """
+    if request.get("mark"):
+        slurm_mark(request["mark"])
     numbers = os.environ.get("SLURM_STEP_GPUS") or ""
     return {
         "minors": [int(one) for one in numbers.split(",") if one.isdigit()],

@@ -81,7 +81,7 @@ def output(jobs: DirectEngine, name: str) -> dict[str, str]:
     def write(instance: str, line: bytes) -> None:
         lines[instance] = lines.get(instance, "") + line.decode()
 
-    jobs.logs(name, LogRequest(every=True), write)
+    jobs.logs(jobs.get(name), LogRequest(every=True), write)
     return lines
 
 
@@ -524,7 +524,7 @@ def test_no_verb_connects_twice_to_an_unreachable_queue_host(
         "submit": lambda: submit(pair.jobs, spec("new")),
         "release": lambda: pair.jobs.release("held", [].append),
         "restart": lambda: pair.jobs.restart("j", [].append),
-        "logs": lambda: pair.jobs.logs("j", LogRequest(attempt=1), lambda *_: None),
+        "logs": lambda: pair.jobs.logs(pair.jobs.get("j"), LogRequest(attempt=1), lambda *_: None),
     }[verb]
     with pytest.raises(NodeUnreachable):
         act()
@@ -701,15 +701,15 @@ def test_logs_of_an_earlier_attempt_are_those_of_its_own_instances(jobs: DirectE
     earlier(node, "vgg", "mpi", "launcher-abcde", "worker-0")
     lines: list[tuple[str, bytes]] = []
 
-    jobs.logs("vgg", LogRequest(attempt=1), lambda *line: lines.append(line))
+    jobs.logs(jobs.get("vgg"), LogRequest(attempt=1), lambda *line: lines.append(line))
     assert lines == [("vgg-launcher-abcde", b"first\n")]
-    jobs.logs("vgg", LogRequest(attempt=1, every=True), lambda *line: lines.append(line))
+    jobs.logs(jobs.get("vgg"), LogRequest(attempt=1, every=True), lambda *line: lines.append(line))
     assert lines[1:] == lines[:1]  # one container, one output
-    jobs.logs("vgg", LogRequest(attempt=1, instances=("worker-0",)), lambda *line: lines.append(line))
+    jobs.logs(jobs.get("vgg"), LogRequest(attempt=1, instances=("worker-0",)), lambda *line: lines.append(line))
     assert lines[2:] == [("vgg-worker-0", b"first\n")]
     for request in (LogRequest(attempt=1, instances=("worker-7",)), LogRequest(attempt=5)):
         with pytest.raises(NotFound):
-            jobs.logs("vgg", request, lambda *line: lines.append(line))
+            jobs.logs(jobs.get("vgg"), request, lambda *line: lines.append(line))
 
 
 def test_a_node_that_was_removed_from_the_inventory_is_reported(jobs: DirectEngine, node: FakeNode) -> None:
@@ -719,7 +719,7 @@ def test_a_node_that_was_removed_from_the_inventory_is_reported(jobs: DirectEngi
     attempt.write_text(attempt.read_text().replace('"node": "a"', '"node": "gone"'))
 
     for act in (
-        lambda: jobs.logs("old", LogRequest(), lambda *_line: None),
+        lambda: jobs.logs(jobs.get("old"), LogRequest(), lambda *_line: None),
         lambda: jobs.exec_argv("old", "", ["ls"], terminal=False),
         lambda: jobs.forward_argv("old", 1, "1"),
     ):
@@ -921,5 +921,5 @@ def test_a_refusal_to_show_output_is_an_error_and_not_output(jobs: DirectEngine,
     (node.root / "j/attempts/1/j-worker-0.json").unlink()
     lines: list[bytes] = []
     with pytest.raises(NotFound, match="has no instance j-worker-0"):
-        jobs.logs("j", LogRequest(), lambda _instance, line: lines.append(line))
+        jobs.logs(jobs.get("j"), LogRequest(), lambda _instance, line: lines.append(line))
     assert lines == []

@@ -114,7 +114,8 @@ class Subject:
 
     def output(self, name: str, **request: Any) -> list[tuple[str, bytes]]:
         lines: list[tuple[str, bytes]] = []
-        self.engine.logs(name, LogRequest(**request), lambda instance, line: lines.append((instance, line)))
+        job = self.engine.get(name)
+        self.engine.logs(job, LogRequest(**request), lambda instance, line: lines.append((instance, line)))
         return lines
 
 
@@ -305,7 +306,7 @@ def test_following_ends_with_the_job(subject: Subject) -> None:
         lines.append(line)
         subject.let_end()
 
-    subject.engine.logs("job", LogRequest(follow=True), write)
+    subject.engine.logs(subject.engine.get("job"), LogRequest(follow=True), write)
 
     assert lines == [b"begun\n", b"ended\n"]
     assert subject.await_end("job").status is JobStatus.SUCCEEDED

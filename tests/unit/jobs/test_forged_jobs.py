@@ -243,7 +243,7 @@ def test_only_the_signed_spec_is_started(jobs: DirectEngine, head: FakeNode) -> 
     lines: list[bytes] = []
     from provision.jobs.engines.base import LogRequest
 
-    jobs.logs("mine", LogRequest(), lambda _, line: lines.append(line))
+    jobs.logs(jobs.get("mine"), LogRequest(), lambda _, line: lines.append(line))
     assert lines == [b"honest\n"]
     assert json.loads(started["signed"])["spec"]["command"] == ["echo honest"]
 

@@ -310,6 +310,31 @@ def test_all_gpus_or_none_are_leased_and_an_attempt_can_repeat_its_request(docke
     assert docked.ok("release", job="one", id="1", attempt=1) == {"released": ["GPU-b"]}
 
 
+def test_prepare_waits_for_gpus_that_the_job_before_still_has(docked):
+    """Slurm allocates the GPUs of a killed job again before its supervisor has released them."""
+    lease(docked, "before", ["GPU-a"], "1")
+    owner = {"job": "j", "id": "t1", "attempt": 1, "leases": {"GPU-a": "j-worker-0"}}
+    with ThreadPoolExecutor(1) as pool:
+        begun = pool.submit(prepare, docked, [assignment("j-worker-0", "a", 0)], lease={**owner, "patience": 60})
+        prepared = docked.attempt() / "attempt.json"
+        assert docked.ok("release", job="before", id="1", attempt=1) == {"released": ["GPU-a"]}
+        assert "taken" not in begun.result()
+
+    assert prepared.exists()
+    assert docked.ok("look")["leases"]["GPU-a"]["job"] == "j"
+
+
+def test_prepare_prepares_nothing_if_others_keep_its_gpus(docked):
+    lease(docked, "other", ["GPU-a"], "1")
+    owner = {"job": "j", "id": "t1", "attempt": 1, "leases": {"GPU-a": "j-worker-0", "GPU-b": "j-worker-1"}}
+
+    answer = prepare(docked, [assignment("j-worker-0", "a", 0)], lease={**owner, "patience": 0})
+
+    assert {gpu: taken["job"] for gpu, taken in answer["taken"].items()} == {"GPU-a": "other"}
+    assert list(docked.ok("look")["leases"]) == ["GPU-a"]
+    assert not docked.attempt().exists()
+
+
 @pytest.mark.parametrize("request_", ["look", "report"])
 def test_a_lease_lasts_while_its_job_is_prepared_and_then_expires(docked, request_):
     prepare(docked, [assignment("j-worker-0", "a", 0)])

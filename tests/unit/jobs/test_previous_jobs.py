@@ -64,7 +64,7 @@ def test_jobs_of_the_previous_version_can_be_used(node: FakeNode, engine: Direct
     private_copy(JOBS, node.root)
     lines: list[bytes] = []
 
-    engine.logs("succeeded", LogRequest(), lambda _instance, line: lines.append(line))
+    engine.logs(engine.get("succeeded"), LogRequest(), lambda _instance, line: lines.append(line))
     started = engine.start_pending([].append).started
     until(lambda: engine.get("pending").status is JobStatus.SUCCEEDED, "the end of the waiting job")
     for name in ("succeeded", "held", "running"):

@@ -287,14 +287,6 @@ def test_reading_an_entry_that_is_not_valid_cancels_nothing() -> None:
     assert join(answers, "a", {"abc1": job("RUNNING", nodes=("c2",))}, {}, NAMES).cancel == ()
 
 
-def test_a_job_that_slurm_requeued_after_the_loss_of_a_node_starts_at_once() -> None:
-    answers = {"a": report("a", {"state": "started", "attempt": 1, "nodes": ["b"], "engine_job": 12})}
-    delayed = job("PENDING", pending_reason="BeginTime", restarts=1)
-
-    assert join(answers, "a", {"abc1": delayed}, {}, NAMES).delayed == (12,)
-    assert join(answers, "a", {"abc1": job("PENDING", pending_reason="BeginTime")}, {}, NAMES).delayed == ()
-
-
 def test_without_the_queue_host_nothing_is_combined() -> None:
     answers = {"a": ConnectionFailed("no route to host", node="a")}
 

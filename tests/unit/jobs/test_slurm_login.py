@@ -67,7 +67,8 @@ class Account:
 
     def output(self, name: str, **request: Any) -> list[tuple[str, bytes]]:
         lines: list[tuple[str, bytes]] = []
-        self.engine.logs(name, LogRequest(**request), lambda instance, line: lines.append((instance, line)))
+        job = self.engine.get(name)
+        self.engine.logs(job, LogRequest(**request), lambda instance, line: lines.append((instance, line)))
         return lines
 
     def file(self, job: int, name: str) -> Path:

@@ -231,6 +231,12 @@ def test_a_mark_names_the_attempt(node: FakeNode, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "marks/12").read_text()) == {"name": "mnist", "id": "abc1", "attempt": 2}
 
 
+def test_a_step_that_reports_its_gpus_records_the_attempt_too(node: FakeNode, tmp_path: Path) -> None:
+    node.ok("slurm_gpus", mark={"job": 12, "name": "mnist", "id": "abc1", "attempt": 2})
+
+    assert json.loads((tmp_path / "marks/12").read_text()) == {"name": "mnist", "id": "abc1", "attempt": 2}
+
+
 def test_the_mark_of_a_job_that_is_starting_stays(node: FakeNode, tmp_path: Path) -> None:
     """Its attempt has no folder yet."""
     node.ok("slurm_mark", job=12, name="starting", id="abc1", attempt=1)

@@ -120,7 +120,7 @@ def test_steps_request_the_gpus_of_the_job_by_type_where_slurm_refuses_a_number(
         return HereConnector(name)
 
     monkeypatch.setattr(module, "StepConnector", step)
-    monkeypatch.setattr(module, "ask_jobs", lambda *_: StepGpus([5], [SlurmDevice("GPU-f", 5, 4)]))
+    monkeypatch.setattr(module, "ask_jobs", lambda *_, **__: StepGpus([5], [SlurmDevice("GPU-f", 5, 4)]))
     one = starter("ab", gpus=1, **options)
     allocated = one._allocated(one._own_nodes(), shown)
 
@@ -166,8 +166,8 @@ def test_a_job_without_its_gpus_fails_in_the_end(programs: Path, tmp_path: Path)
 def run_to_its_start(one: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run all of a starter that comes before the start of its attempt."""
     attempt = SimpleNamespace(leader=SimpleNamespace(node="a"), nodes=["a"])
-    replaced = {"_attempt": lambda *_: attempt, "_wait": lambda *_: 0}
-    for name in ("_mark", "_guard", "_start"):
+    replaced = {"_allocated": lambda *_: [], "_attempt": lambda *_: attempt, "_wait": lambda *_: 0}
+    for name in ("_guard", "_start"):
         replaced[name] = lambda *_: None
     for name, method in replaced.items():
         monkeypatch.setattr(one, name, method)

@@ -391,9 +391,9 @@ class RecordedJobs:
                 [self._nodes[self.head]], lambda connector: ask_jobs(connector, "queues", WrittenMany, many=many)
             )
 
-    def logs(self, name: str, request: LogRequest, write: Callable[[str, bytes], None]) -> JobRecord:
+    def logs(self, job: JobRecord, request: LogRequest, write: Callable[[str, bytes], None]) -> JobRecord:
         """Write lines of output; with ``follow`` until the job has ended. Returns the job as it is then."""
-        return job_access.logs(self.get, self._contact, name, request, write)
+        return job_access.logs(self.get, self._contact, job, request, write)
 
     # Ending
 

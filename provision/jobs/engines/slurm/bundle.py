@@ -110,7 +110,7 @@ def pack(files: Mapping[str, bytes]) -> bytes:
             entry.size, entry.mode = len(content), 0o644
             archive.addfile(entry, io.BytesIO(content))
     packed = io.BytesIO()
-    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0, compresslevel=6) as stream:
+    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0, compresslevel=1) as stream:
         stream.write(plain.getvalue())
     return packed.getvalue()
 

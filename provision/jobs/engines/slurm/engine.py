@@ -495,7 +495,7 @@ class SlurmEngine(RecordedJobs):
         return failures
 
     def _record(self, joined: Joined) -> None:
-        """Record which nodes have attempts, cancel jobs whose end is requested, and start requeued jobs at once."""
+        """Record which nodes have attempts, and cancel jobs whose end is requested."""
         if self._agent:
             return
         with contextlib.suppress(ProvisionError):
@@ -503,8 +503,6 @@ class SlurmEngine(RecordedJobs):
                 self._ask_head("queues", WrittenMany, many=list(joined.changes))
             if joined.cancel:
                 self._ask_head("slurm_cancel", Done, jobs=list(joined.cancel))
-            for number in joined.delayed:
-                self._ask_head("slurm_job_update", Written, job=number, start_now=True)
 
     def _record_results(self, jobs: Sequence[JobRecord]) -> None:
         """Record new results on the queue host, and delete the secrets of these jobs there."""

@@ -51,8 +51,6 @@ class Joined:
     """Requests ``queue`` that record the nodes of started attempts on the queue host."""
     cancel: tuple[int, ...] = ()
     """Jobs in Slurm whose end is requested, and that would start (again)."""
-    delayed: tuple[int, ...] = ()
-    """Jobs in Slurm that it has requeued after the loss of a node, and starts only after two minutes."""
     attempts: Mapping[str, int] = field(default_factory=dict)
     """Job ID -> its last attempt."""
     unexplained: tuple[int, ...] = ()
@@ -262,7 +260,7 @@ def join(
     parts = _Parts(answers)
     raws: list[msgspec.Raw] = []
     records: list[dict[str, Any]] = []
-    cancel, delayed, unexplained = list[int](), list[int](), list[int]()
+    cancel, unexplained = list[int](), list[int]()
     attempts: dict[str, int] = {}
     by_id: dict[str, list[SlurmJob]] = {}
     for one in sorted({*everything, *jobs.values()}, key=lambda job: job.number):
@@ -284,15 +282,12 @@ def join(
         changes = changes_of(job.queue, seen, names)
         raws.append(_with_queue(raw, changes) if changes else raw)
         attempts[job.id] = max(seen.attempt, changes.get("attempt", job.queue.attempt))
-        if slurm is not None and _is_delayed(slurm):
-            delayed.append(slurm.number)
         if slurm is not None and failure is None and _is_unexplained(slurm, changes, seen):
             unexplained.append(slurm.number)
         else:
             records += _records(job, changes, seen)
     joined = msgspec.structs.replace(answer, jobs=raws)
-    numbers = (tuple(cancel), tuple(delayed), attempts, tuple(unexplained))
-    return Joined({**answers, head: joined}, tuple(records), *numbers)
+    return Joined({**answers, head: joined}, tuple(records), tuple(cancel), attempts, tuple(unexplained))
 
 
 def _is_superseded(entry: QueueEntry, slurm: SlurmJob) -> bool:
@@ -311,10 +306,6 @@ def _is_unwanted(state: str, slurm: SlurmJob) -> bool:
     success into a cancellation. A waiting one would start again.
     """
     return slurm.state in WAITING if state == "over" else state in _ENDS and not slurm.has_ended
-
-
-def _is_delayed(slurm: SlurmJob) -> bool:
-    return bool(slurm.restarts) and slurm.state in WAITING and slurm.pending_reason == "BeginTime"
 
 
 def _is_unexplained(slurm: SlurmJob, changes: Mapping[str, Any], seen: Sighting) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -40,7 +40,6 @@ from provision.errors import InvalidDocument, LaunchError, NodeError, ProvisionE
 from provision.jobs import attempt_start
 from provision.jobs.attempt import Attempt
 from provision.jobs.cluster_snapshot import ClusterSnapshot
-from provision.jobs.code import Archive
 from provision.jobs.connections import MANY, Connections
 from provision.jobs.engines.slurm.allocation import AllocatedNode, allocated_node, is_planned, may_fit, places
 from provision.jobs.engines.slurm.payload import Payload, PayloadNode, payload_of
@@ -56,10 +55,11 @@ from provision.node.slurm.compute import KEYS, touch
 from provision.report.reasons import error_of, message
 from provision.threads import outcomes
 
+if TYPE_CHECKING:
+    from provision.jobs.code import Archive
+
 STOP_GRACE_SECONDS = 10.0
 """The grace time of an attempt that Slurm cancels; after KillWait Slurm kills the starter."""
-LEASE_SECONDS = 30.0
-"""How long the end of a killed job may keep its GPUs."""
 CONTROLLER_SECONDS = 3600.0
 """How long a failed attempt waits for slurmctld, which has to start the next one."""
 SLOW_SECONDS = 2.0
@@ -182,7 +182,6 @@ class Starter:
                 _print(str(error))
                 self._start_again(connections.to(nodes[0].name))
                 return FAILED
-            self._mark(connections, attempt)
             self._guard(connections.to(attempt.leader.node), attempt)
             self._record_begin()
             self._start(connections, attempt)
@@ -234,18 +233,30 @@ class Starter:
         return StepConnector(node.name, node.slurm, self._allocation.job, certificate, gpus)
 
     def _allocated(self, nodes: Sequence[PayloadNode], shown: str) -> list[AllocatedNode]:
-        """Return the nodes with their GPUs; a step on each node reports them. `shown` is Slurm's text about the job."""
+        """Return the nodes with their GPUs; a step on each node reports them. `shown` is Slurm's text about the job.
+
+        It also records on the node which attempt it runs, for Slurm's epilog, which removes the record.
+        """
         counts = gpu_counts(shown)
         # The GPUs of these jobs have a type each, of which Slurm would refuse several to a request by number.
         minors = allocated_minors(shown) if is_planned(self._spec) or self._spec.exclusive else {}
+
+        mark: dict[str, Any] = {
+            "job": self._allocation.job,
+            "name": self._spec.name,
+            "id": self._payload.id,
+            "attempt": self._number,
+        }
 
         def ask(pair: tuple[PayloadNode, int]) -> AllocatedNode:
             node, workers = pair
             count = counts.get(node.slurm, 0)
             if not count:
+                if not self._spec.gpus:  # else its GPUs are missing, and nothing starts
+                    ask_jobs(self._connector(node.name), "slurm_mark", Written, **mark)
                 return AllocatedNode(node, workers)
             connector = self._step(node, _gpu_option(count, minors.get(node.slurm, ())))
-            return allocated_node(node, workers, ask_jobs(connector, "slurm_gpus", StepGpus))
+            return allocated_node(node, workers, ask_jobs(connector, "slurm_gpus", StepGpus, mark=mark))
 
         pairs = list(zip(nodes, self._allocation.tasks, strict=True))
         return _all(outcomes(ask, pairs, limit=MANY))
@@ -290,41 +301,17 @@ class Starter:
         files = {path: content.decode("utf-8", "surrogateescape") for path, content in document.files.items()}
         return Secrets(document.env, document.sync, files, document.registry)
 
-    def _mark(self, connections: Connections, attempt: Attempt) -> None:
-        """Record on each node which attempt it runs, for Slurm's epilog, which removes the record."""
-        request: dict[str, Any] = {"job": self._allocation.job, "name": attempt.spec.name, "id": attempt.id}
-
-        def mark(name: str) -> Written:
-            return ask_jobs(connections.to(name), "slurm_mark", Written, **request, attempt=attempt.number)
-
-        _all(outcomes(mark, attempt.nodes, limit=MANY))
-
     # The attempt
 
     def _start(self, connections: Connections, attempt: Attempt) -> None:
-        self._take_leases(connections, attempt)
         cluster = Cluster(
             "slurm",
             Path("/"),
             tuple(Node(name, Connection(name), self._payload.variables) for name in attempt.nodes),
         )
         with _renewed(connections, attempt), self._code() as code:
-            attempt_start.start(connections, attempt, JobExtras(cluster), _print, self._hand_over, code)
-
-    def _take_leases(self, connections: Connections, attempt: Attempt) -> None:
-        """Lease the allocated GPUs; wait for the supervisors of a killed job that has just lost them.
-
-        Raises:
-            NodeError: a GPU is in use although Slurm allocated it.
-        """
-        deadline = time.monotonic() + LEASE_SECONDS
-        while True:
-            problem = attempt_start.take_leases(connections, attempt, force=True, slurm_job=self._allocation.job)
-            if problem is None:
-                return
-            if time.monotonic() > deadline:
-                raise error_of(NodeError, problem)
-            time.sleep(1)
+            extras, slurm_job = JobExtras(cluster), self._allocation.job
+            attempt_start.start(connections, attempt, extras, _print, self._hand_over, code, slurm_job=slurm_job)
 
     def _hand_over(self) -> None:
         """Note that the nodes have the attempt from now on: its end is that of its supervisors.
@@ -342,6 +329,8 @@ class Starter:
         if self._payload.about is None:
             yield None
             return
+        from provision.jobs.code import Archive
+
         path = self._folder / "code.tar.gz"
         try:
             path.write_bytes(self._payload.code)

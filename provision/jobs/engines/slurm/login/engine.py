@@ -239,12 +239,12 @@ class LoginEngine:
                 return record
         raise NotFound(f"there is no job {name} of this account", remedy="See the names: provision list")
 
-    def logs(self, name: str, request: LogRequest, write: WriteLine) -> JobRecord:
+    def logs(self, job: JobRecord, request: LogRequest, write: WriteLine) -> JobRecord:
         """Write lines of output; with ``follow`` until the job has ended."""
         from provision.jobs.engines.slurm.login.output import write_output
 
         with self._connected() as connector:
-            return write_output(connector, self._get, name, request, write)
+            return write_output(connector, self._get, job.spec.name, request, write)
 
     def nodes(self, *, time_limit: float | None = None) -> NodeList:
         """Return the nodes of Slurm; their GPUs are numbered as in Slurm."""
