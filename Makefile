@@ -14,7 +14,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist release unit unit-1 unit-2 unit-3 unit-4 unit-5 unit-oldest yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch recorded recorded-jobs batch drift tutorials systems package-managers slurm slurm-load chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs site site-check clean
+.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist release unit unit-1 unit-2 unit-3 unit-4 unit-5 unit-oldest yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch recorded recorded-jobs batch drift tutorials systems package-managers slurm slurm-load driver chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs site site-check clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -35,6 +35,7 @@ help:
 	@echo "make unit-oldest tests of what runs on nodes, under the oldest Python of this machine (3.6, if it has one)"
 	@echo "make systems    a cluster of Debian, Ubuntu and Enterprise Linux (the last two SIMULATED), and every role on Ubuntu"
 	@echo "make package-managers  locks, interruptions, signatures, holds and resets, by the same tests for apt and dnf"
+	@echo "make driver     Debian's NVIDIA driver on container nodes: built for two kernels, carried, reset (half an hour)"
 	@echo "make slurm      a Slurm cluster of four nodes, there and back, on Debian 12 and 13, and its jobs"
 	@echo "make slurm-load 500 jobs of three users on Slurm, random faults, and the documented features (hours)"
 	@echo "make chaos      faults at random moments of an apply"
@@ -260,6 +261,10 @@ systems: setup
 # Other systems: PACKAGE_SYSTEMS=apt=ubuntu24,dnf=el8. A part of them: PACKAGE_CASES="-k lock".
 package-managers: setup
 	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_package_managers.py -m long $(PACKAGE_CASES)
+
+# Debian's real driver and its builds on container nodes (half an hour on two processors); `make baremetal` loads it.
+driver: setup
+	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_nvidia_driver.py
 
 # A Slurm cluster of four nodes, there and back, on Debian 12 and 13; jobs, and the contract of job engines (an hour on two
 # processors).

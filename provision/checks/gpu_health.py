@@ -96,7 +96,7 @@ def _row_remap(scene: Scene) -> Verdict:
 @check("gpu.nvlink", after="gpu.driver")
 def _nvlink(scene: Scene) -> Verdict:
     gpus, simulated = _gpus(scene), scene.simulated(*_SMI)
-    links = known(scene.facts.nvlinks)
+    links = known(scene.facts.nvlinks) if gpus else {}
     judged = [gpu for gpu in gpus if not gpu.health.mig]
     counts = {gpu.index: links.get(gpu.index, Links(0)) for gpu in judged}
     wired = [gpu.index for gpu in judged if BASEBOARD.search(gpu.name) and len(judged) > 1]

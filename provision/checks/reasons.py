@@ -229,6 +229,29 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
             "GPUs and on a container node"
         ),
     ),
+    "nvidia_driver.modules": (
+        "the NVIDIA driver fits the GPUs (kernel modules and branch), and the installed version is loaded",
+        (
+            "fail where the inventory requests a driver (`nvidia_driver_source`), else warn; warn for a requested "
+            "driver on a node without an NVIDIA device; skip without GPUs, and on a container node"
+        ),
+    ),
+    "nvidia_driver.build": (
+        "DKMS has built the driver's modules for the running kernel",
+        "fail or warn as above, with the compiler's line; skip for drivers without DKMS, and as above",
+    ),
+    "nvidia_driver.signature": (
+        "a kernel that requires signed modules (Secure Boot) gets a signed driver",
+        "fail or warn as above; skip as above",
+    ),
+    "nvidia_driver.nouveau": (
+        "nouveau does not take the GPUs from the driver: it is not loaded, and modprobe.d blocks it",
+        "fail or warn as above; skip as above",
+    ),
+    "nvidia_driver.persistence": (
+        "the persistence daemon of the driver runs, and starts at boot",
+        "fail where the inventory requests it; else skip",
+    ),
     "peer_memory.path": (
         "the best way for GPU memory to the network cards is the one in use",
         (
@@ -684,7 +707,8 @@ REASONS: Mapping[str, Wording] = {
     "gpu.none": Wording("the node has no GPU"),
     "gpu.driver.no_answer": Wording("{cause}", _DRIVER),
     "gpu.driver.missing": Wording(
-        "{count} NVIDIA GPUs are on the PCI bus, but no driver serves them", "Install the NVIDIA driver."
+        "{count} NVIDIA GPUs are on the PCI bus, but no driver serves them",
+        "Install the NVIDIA driver, or let `provision apply` install it (nvidia_driver_source).",
     ),
     "gpu.driver.ok": Wording("driver {versions}"),
     "gpu.count.missing": Wording(
@@ -770,6 +794,72 @@ REASONS: Mapping[str, Wording] = {
     "gpu.xid.many": Wording("{kind} {number} at {address}: {meaning} ({count} times[, last {seconds:span} ago])"),
     "gpu.xid.harmless": Wording("no Xid caused by a GPU fault {since}; {errors:few}"),
     "gpu.xid.ok": Wording("no Xid {since}"),
+    # nvidia_driver
+    "nvidia_driver.container": Wording("a container uses its host's NVIDIA driver"),
+    "nvidia_driver.simulated": Wording("the GPUs are SIMULATED and have no driver of NVIDIA"),
+    "nvidia_driver.modules.ok": Wording("driver {version}, {flavor} kernel modules"),
+    "nvidia_driver.modules.none": Wording("the running kernel has no modules of the NVIDIA driver"),
+    "nvidia_driver.modules.missing": Wording(
+        "the requested NVIDIA driver is not installed for the running kernel", _APPLY
+    ),
+    "nvidia_driver.modules.wrong_flavor": Wording(
+        "the {flavor} kernel modules of driver {version} do not drive GPUs of {architectures:and}",
+        "Install the other kernel modules: the open ones for Blackwell and Grace Hopper, the proprietary ones for "
+        "Volta and older. nvidia_driver_flavor: auto chooses them.",
+    ),
+    "nvidia_driver.modules.unsupported": Wording(
+        "{causes:;}", "Install a driver branch for these GPUs (nvidia_driver_branch)."
+    ),
+    "nvidia_driver.modules.other_version": Wording(
+        "driver {installed} is installed, and {requested} is requested; `apply` replaces no installed packages",
+        "Install the requested driver with the package manager of the node, or correct nvidia_driver_version or "
+        "nvidia_driver_branch.",
+    ),
+    "nvidia_driver.modules.reboot": Wording(
+        "driver {loaded} is loaded, and {installed} is installed for the running kernel",
+        "End the jobs on the node, then reboot it.",
+    ),
+    "nvidia_driver.modules.no_device": Wording(
+        "no NVIDIA device: driver {version} ({flavor} kernel modules) is installed for the running kernel, and loads "
+        "only on a node with a GPU",
+        "Add a GPU to the node, or set nvidia_driver_without_gpu_enabled: false if it never gets one.",
+    ),
+    "nvidia_driver.modules.other_kernel": Wording(
+        "the driver is built for kernel {kernels}, and the node runs {running}",
+        "Reboot the node into one of these kernels, or correct nvidia_driver_kernels.",
+    ),
+    "nvidia_driver.modules.not_loaded": Wording(
+        "driver {version} is installed and not loaded[: {explanation}][ ({line})]",
+        "[{advice} ]Check on the node: modprobe nvidia; dmesg | grep NVRM",
+    ),
+    "nvidia_driver.build.none": Wording("no driver is built by DKMS"),
+    "nvidia_driver.build.ok": Wording("{trees} is built for the running kernel"),
+    "nvidia_driver.build.not_built": Wording(
+        "DKMS has not built {name} {version} for the running kernel",
+        "Install the headers of the running kernel, then run on the node: dkms autoinstall -k $(uname -r)",
+    ),
+    "nvidia_driver.build.failed": Wording(
+        "DKMS cannot build {name} {version} for the running kernel: {explanation} ({line})",
+        "{advice} The complete output is in /var/lib/dkms/{name}/{version}/build/make.log.",
+    ),
+    "nvidia_driver.signature.ok": Wording("the driver is signed by {signer}"),
+    "nvidia_driver.signature.not_required": Wording("the kernel loads modules without a signature"),
+    "nvidia_driver.signature.unsigned": Wording(
+        "the kernel requires signed modules (Secure Boot), and the driver has no signature",
+        "Enrol the certificate of DKMS (mokutil --import /var/lib/dkms/mok.pub, then reboot and confirm at the "
+        "console) and build the modules again, or install modules that the distribution signed.",
+    ),
+    "nvidia_driver.nouveau.ok": Wording("nouveau is not loaded"),
+    "nvidia_driver.nouveau.not_blocked": Wording("nothing keeps the kernel from loading nouveau at boot", _APPLY),
+    "nvidia_driver.nouveau.loaded": Wording(
+        "nouveau is loaded, and takes the GPUs from the NVIDIA driver",
+        "Block it (modprobe.d: blacklist nouveau; then rebuild the initramfs), and reboot the node.",
+    ),
+    "nvidia_driver.persistence.ok": Wording("nvidia-persistenced runs"),
+    "nvidia_driver.persistence.none": Wording("nvidia-persistenced is not requested ({state})"),
+    "nvidia_driver.persistence.not_active": Wording(
+        "nvidia-persistenced is {state}, and {enabled}enabled at boot", _APPLY
+    ),
     # peer_memory
     "peer_memory.container": Wording("a container has its host's kernel modules"),
     "peer_memory.simulated": Wording("the GPUs are SIMULATED and have no kernel modules"),

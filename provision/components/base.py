@@ -128,6 +128,8 @@ class Component:
     """Without a training image there is nothing for the role to do."""
     after_all_waves: bool = False
     """The role runs once on all nodes, after the last wave."""
+    is_requested: Callable[[Variables], bool] = lambda _variables: True
+    """Whether the inventory asks for anything of the role. Without a request and a receipt, it is no step."""
 
     derived_variables: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Of the shared role: variable that it sets for the others -> the inventory variables that decide it."""
@@ -164,7 +166,7 @@ class Component:
     """Whether the role does anything on such a node."""
     settings: Callable[[Variables, NodeFacts], Iterable[Setting]] = lambda _variables, _facts: ()
     """Yield what is wrong in the inventory and would make the role fail."""
-    system_settings: Callable[[Variables, Variables], Iterable[Setting]] = lambda _variables, _system: ()
+    system_settings: Callable[[Variables, Variables, NodeFacts], Iterable[Setting]] = lambda _variables, _system, _f: ()
     """Yield the settings that the node's system does not support; the second argument is the system's file."""
     cluster_settings: Callable[[Node, Cluster, Mapping[str, NodeFacts]], Iterable[Setting]] = lambda _n, _c, _f: ()
     """Yield what is wrong with the cluster as a whole, for one node, by the facts of all reached nodes."""
@@ -176,6 +178,8 @@ class Component:
     """Return the image that a step pulls, for the check of its registry; None: no registry is asked."""
     packages: Callable[[Variables, Variables, NodeFacts], Iterable[str]] = lambda _variables, _system, _facts: ()
     """Yield packages beyond those of the system's file, which is the second argument."""
+    first_nodes: Callable[[Cluster], AbstractSet[str]] = lambda _cluster: frozenset()
+    """Return the nodes that the role has to change before others: they are in the first waves."""
     cluster_packages: Callable[[Node, Cluster], Iterable[str]] = lambda _node, _cluster: ()
     """Yield packages that the node needs because of its part in the cluster."""
     missing_package_remedy: str = (

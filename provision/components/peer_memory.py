@@ -129,8 +129,8 @@ def _packages(variables: Variables, system: Variables, facts: NodeFacts) -> Iter
 
 COMPONENT = Component(
     role="peer_memory",
-    after=("rdma_stack",),
-    waits_with=("rdma_stack",),  # it is built against the stack
+    after=("rdma_stack", "nvidia_driver"),
+    waits_with=("rdma_stack", "nvidia_driver"),  # it is built against both
     loads_module=True,
     for_jobs=True,
     is_disruptive=_is_disruptive,

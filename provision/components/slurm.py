@@ -315,7 +315,7 @@ def _settings(variables: Variables, facts: NodeFacts) -> Iterator[Setting]:
         yield PreflightCode.VARIABLE_INVALID, variable, problem, "Correct the value in the inventory."
 
 
-def _system_settings(variables: Variables, system: Variables) -> Iterator[Setting]:
+def _system_settings(variables: Variables, system: Variables, _: NodeFacts) -> Iterator[Setting]:
     version = system.get("__platform_slurm_version")
     if version is None or not _is_managed(variables):
         return

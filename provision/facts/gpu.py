@@ -70,6 +70,15 @@ for try in 1 2 3 4 5 6 7 8; do
   esac
   [ "$try" -lt 7 ] || more=
 done
+case $answer in *"couldn't communicate with the NVIDIA driver"*)
+  on_bus=
+  for card in /sys/bus/pci/devices/*; do
+    { read -r vendor <"$card/vendor"; } 2>/dev/null && [ "$vendor" = 0x10de ] || continue
+    read -r class <"$card/class"; case $class in 0x03*) on_bus=yes; break;; esac
+  done
+  [ -n "$on_bus" ] || [ -e /usr/share/provision/simulated/gpus ] || [ ! -d /sys/bus/pci/devices ] ||
+    { echo 'No devices were found'; exit 0; }
+esac
 printf '%s\n' "$answer"
 if [ "$code" -eq 0 ] && [ -n "$rows" ]; then
   echo '== remapped rows'
@@ -102,7 +111,8 @@ class GpusFact:
 
     One query returns identity and health. A driver rejects the whole query if it does not know one field; the query is
     then repeated without that field. Drivers before 535 report remapped rows only in a separate query. GPUs in MIG mode
-    need one more query for the UUIDs of their instances.
+    need one more query for the UUIDs of their instances. A driver that is installed on a node without a GPU cannot be
+    loaded, so that nvidia-smi fails; such a node has no GPUs.
     """
 
     name: ClassVar[str] = "gpus"

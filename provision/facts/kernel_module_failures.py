@@ -10,7 +10,7 @@ It imports only the standard library of Python 3.6, and is one file because of i
 """
 
 import re
-from typing import List, Match, NamedTuple, Optional, Tuple
+from typing import Iterable, List, Match, NamedTuple, Optional, Tuple
 
 UNKNOWN = "unknown"
 _SHOWN = 3
@@ -74,6 +74,11 @@ def diagnose(*, make: str = "", dmesg: Optional[str] = None, modprobe: str = "")
     return _unknown(*texts)
 
 
+def compiler_line(lines: Iterable[str]) -> str:
+    """Return the first line of a build with an error of the compiler; empty if there is none."""
+    return next((line.strip() for line in lines if _COMPILER.search(line)), "")
+
+
 def _lines(text: str) -> List[str]:
     """Split into non-blank lines without colours and with plain quotes."""
     plain = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", text).translate(_QUOTES)
@@ -106,6 +111,7 @@ def _unknown(make: List[str], dmesg: List[str], modprobe: List[str]) -> Diagnosi
 _DEFAULTS = {"kernel": "$(uname -r)", "module": "the module", "symbol": "a symbol", "users": "others"}
 _QUOTES = {ord(letter): "'" for letter in "\u2018\u2019`"}
 _MODULES = r"(?:nv_peer_mem|nvidia[-_]peermem|nvidia|ib_core|ib_uverbs|mlx5_core|mlx5_ib|mlx4_core|mlx4_ib|mlx_compat)"
+_COMPILER = re.compile("error: |No such file or directory|No space left|cannot ")
 _PEERMEM = re.compile(r"nv_peer_mem|nvidia[-_]peermem")
 _HARMLESS = re.compile(r"module verification failed|loading out-of-tree module taints|module license .{0,80} taints")
 """Kernel messages about a module that loads nevertheless."""
@@ -388,7 +394,8 @@ _SYMPTOMS = (
     ),
     Symptom(
         "no_gpu",
-        r"NVRM: No NVIDIA (?:GPU|graphics adapter)|could not insert '?nvidia'?: No such device",
+        r"NVRM: No NVIDIA (?:GPU|graphics adapter)"
+        r"|could not insert '?nvidia(?:[-_](?:current|legacy|tesla)[\w-]*)?'?: No such device",
         "The NVIDIA driver finds no supported GPU, so modules that need it do not load.",
         "Check that the GPUs are visible (lspci -d 10de:), and that this driver supports them (dmesg | grep NVRM).",
     ),

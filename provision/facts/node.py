@@ -43,6 +43,7 @@ from provision.facts.kubernetes import KubernetesHost, KubernetesHostFact
 from provision.facts.managed import Managed, ManagedFact
 from provision.facts.network import Address, AddressesFact, Listening, ListeningFact, NamesFact, Route, RoutesFact
 from provision.facts.nvidia_container import NvidiaContainer, NvidiaContainerFact
+from provision.facts.nvidia_driver import NvidiaDriver, NvidiaDriverFact
 from provision.facts.nvlink import FabricManager, FabricManagerFact, Links, NvLinksFact
 from provision.facts.outputs import Outputs
 from provision.facts.pci_links import PciLink, PciLinksFact
@@ -128,6 +129,7 @@ class NodeFacts:
     topology: Topology | Unknown = _value_of(TopologyFact())
     kernels: tuple[InstalledKernel, ...] | Unknown = _value_of(KernelsFact())
     nvidia_modules: NvidiaModules | Unknown = _value_of(NvidiaModulesFact())
+    nvidia_driver: NvidiaDriver | Unknown = _value_of(NvidiaDriverFact())
     peer_memory: PeerMemory | Unknown = _value_of(PeerMemoryFact())
     peer_status: PeerRecord | Unknown = _value_of(PeerStatusFact())
     dma_buf: DmaBuf | Unknown = _value_of(DmaBufFact())

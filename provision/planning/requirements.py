@@ -31,7 +31,7 @@ def setting_problems(
         PreflightProblem(code, role, variable, problem, remedy)
         for code, variable, problem, remedy in (
             *component.settings(variables, facts),
-            *component.system_settings(variables, system or {}),
+            *component.system_settings(variables, system or {}, facts),
             *_unavailable(role, variables, system or {}),
         )
     )

@@ -113,6 +113,8 @@ def _by_receipt(scene: PlanScene, role: str) -> tuple[Cause, ...]:
     if isinstance(receipts, Unknown):
         return ()
     receipt = receipts.get(role)
+    if receipt is None and not COMPONENTS[role].is_requested(scene.node.variables):
+        return ()
     if receipt is None:
         return _whole(reason("plan.never_applied"))
     if receipt.error:

@@ -291,7 +291,9 @@ class _Apply:
 
         fresh = not any(result.provisioned(name) for name in names)
         text = self._options.waves.sizes or ("100%" if fresh else DEFAULT_WAVES)
-        return waves([result.cluster.node(name) for name in names], wave_sizes(text, len(names)))
+        first = {name for component in COMPONENTS.values() for name in component.first_nodes(result.cluster)}
+        nodes = [result.cluster.node(name) for name in sorted(names, key=lambda name: name not in first)]
+        return waves(nodes, wave_sizes(text, len(names)))
 
     def _rounds(
         self,

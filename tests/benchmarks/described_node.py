@@ -272,6 +272,10 @@ FACTS: dict[str, Callable[[Description, Mapping[str, str]], str]] = {
     "topology": lambda _node, variables: hardware.topology() if variables.get("PROBE_TOPOLOGY") else "not asked for",
     "kernels": _constant(_kernels),
     "nvidia_modules": _constant(_nvidia_modules),
+    "nvidia_driver": _constant(
+        "\n".join(f"device=0000:{bus:02x}:00.0 0x2330 0x030200" for bus in range(0x10, 0x18))
+        + f"\ntree=nvidia {DRIVER} yes\nblocked=yes\nActiveState=active\nUnitFileState=enabled"
+    ),
     "peer_memory": _constant(
         f"nvidia_peermem 16384 0 - Live 0x0\nib_uverbs 1 2 nvidia_peermem,mlx5_ib, Live 0x0\n"
         f"ib_core 1 9 nvidia_peermem,ib_uverbs, Live 0x0\nversion.nvidia_peermem={DRIVER}\n"

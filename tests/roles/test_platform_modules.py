@@ -170,6 +170,28 @@ def test_the_cause_of_a_failed_installation_is_reported(
     assert installs[0] <= 2
 
 
+def test_a_script_that_cannot_build_modules_is_reported_with_the_line_of_the_compiler(
+    apt: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DKMS itself names only the file that contains it."""
+    base = importlib.import_module("ansible.module_utils.platform_package_base")
+    log = "/var/lib/dkms/nvidia-current-open/535.261.03/build/make.log"
+    line = "/var/lib/dkms/x/nv-pci.c:223:9: error: too few arguments to function 'pci_resize_resource'"
+    monkeypatch.setattr(
+        base, "read_lines", lambda path: ["make[1]: x", line, "make: *** Error 2"] if path == log else []
+    )
+    output = f"Consult {log} for more information.\n{OF_DPKG}"
+    answer(
+        apt,
+        monkeypatch,
+        lambda command: (100, "", output) if "install" in command else (int("update" not in command), "", ""),
+    )
+
+    result = run(apt, packages=["rdma-core"])
+    assert result["reason"] == "packages.scriptlet"
+    assert line in result["msg"]
+
+
 @pytest.mark.parametrize(
     ("state", "is_repaired"),
     [("installed ok", False), ("config-files ok", False), ("half-configured ok", True), ("installed reinstreq", True)],

@@ -16,7 +16,7 @@ __all__ = ["PAGE", "SystemRecorder", "commit_under_test", "converged_roles"]
 PAGE = ROOT / "docs/reference/systems.md"
 _RECORDED = (system_results.FILE.relative_to(ROOT).as_posix(), PAGE.relative_to(ROOT).as_posix())
 """The files that a run writes, so that the next run may find them modified."""
-_KERNEL_ROLES = frozenset({"peer_memory"})
+_KERNEL_ROLES = frozenset({"nvidia_driver", "peer_memory"})
 """Roles that manage kernel modules alone, which containers cannot load: nothing of them is tested there."""
 
 

@@ -329,6 +329,18 @@ def test_a_canary_that_fails_skips_the_other_nodes(tmp_path, monkeypatch):
     assert from_document(document) == report
 
 
+def test_the_node_that_builds_for_others_is_in_the_first_wave(answers, tmp_path, monkeypatch):
+    """In the order of the inventory it would be the last."""
+    monkeypatch.setattr(engine, "run_playbook", failing_on("c"))
+    shared = {"nvidia_driver_source": "distribution", "nvidia_driver_build_node": "c"}
+    full = cluster(tmp_path / "hosts.yml", *(make_node(name, **shared) for name in "abc"))
+    report = workflow.apply(full, full.nodes, waves=workflow.WaveOptions(sizes="1,100%"))
+
+    assert answers
+    status = {node["name"]: node["status"] for node in as_document(report)["nodes"]}
+    assert status == {"a": "skipped", "b": "skipped", "c": "failed"}
+
+
 def test_keys_are_exchanged_once_after_the_last_wave(answers, tmp_path, monkeypatch):
     """On all nodes at once; before it no wave runs it."""
     runs = []

@@ -32,6 +32,7 @@ RECEIPTS = "/var/lib/provision/receipts/*.json"
 IMAGE_COPY = "/var/lib/provision/image"
 LIMITS = {"RLIMIT_MEMLOCK": "Max locked memory", "RLIMIT_NOFILE": "Max open files"}
 RDMA_MODULES = ("ib_uverbs", "rdma_ucm", "rdma_rxe")
+SIMULATED_GPUS = "/usr/share/provision/simulated/gpus"
 SNAP_DOCKER = "/snap/docker/current"
 ROUTE_TYPES = ("blackhole", "broadcast", "local", "multicast", "prohibit", "throw", "unicast", "unreachable")
 UFW_CONF = "/etc/ufw/ufw.conf"
@@ -99,6 +100,14 @@ def gpu_count():
         vendor, device_class = text(folder + "/vendor").strip(), text(folder + "/class").strip()
         count += vendor == "0x10de" and device_class.startswith("0x03")
     return count
+
+
+def driver_without_device(kernel):
+    """Return whether the driver of NVIDIA is installed on a node without a GPU: then its module is not loaded."""
+    installed = re.search(
+        r"(?m)^(\S*/)?nvidia([-_](current|legacy|tesla)[^/:]*)?\.ko", text(f"/lib/modules/{kernel}/modules.dep")
+    )
+    return bool(installed) and not os.path.isdir("/sys/module/nvidia") and not os.path.exists(SIMULATED_GPUS)
 
 
 def rdma(kernel):
@@ -260,7 +269,7 @@ def main():
         "sysctl_writable": os.access("/proc/sys/kernel/sysrq", os.W_OK),
         "modules_loadable": node_kind != "container" and os.path.isdir(f"/lib/modules/{kernel}"),
         "gpus": gpu_count(),
-        "gpus_present": gpu_count() > 0 or has_program("nvidia-smi"),
+        "gpus_present": gpu_count() > 0 or (has_program("nvidia-smi") and not driver_without_device(kernel)),
         "time_synchronized": time_synchronized(module),
         "hosts": hosts_block(),
         "jobs": running_jobs(),

@@ -41,6 +41,8 @@ from ansible.module_utils.platform_undo_kernel import (
     dkms_steps,
     firewall_steps,
     governor_steps,
+    initramfs_steps,
+    kernel_folder_steps,
     link_steps,
     module_steps,
     sysctl_steps,
@@ -147,7 +149,9 @@ class Reset:
             *folder_steps(origin.records("folders")),
             *self.engine.last_steps(),
         ]
-        steps_in_order += [*self._account_steps(), *self._package_steps(), *self.engine.data_steps()]
+        steps_in_order += [*self._account_steps(), *self._package_steps(), *kernel_folder_steps()]
+        steps_in_order += initramfs_steps(self.module)
+        steps_in_order += self.engine.data_steps()
         steps_in_order += [*self.database.last_steps(), *_job_steps()]
         return [*steps_in_order, Step("remove the receipts and records of the roles", self._remove_state)]
 

@@ -36,6 +36,10 @@ FULL = re.compile(
 )
 
 
+DKMS_LOG = re.compile(r"/var/lib/dkms/[\w.+-]+/[\w.+-]+/build/make\.log")
+"""The complete output of a build by the script of a package."""
+
+
 class PackageFailure(Exception):
     """A package manager failed, with a reason code.
 
@@ -225,6 +229,10 @@ class PackageManager:
             cause = "held: {}; {}".format(", ".join(held), cause)
         if code == "packages.disk_full":
             cause = "the disk is full: {}; {}".format(least_free_space(self.folders), cause)
+        log = DKMS_LOG.search(output)
+        errors = [line.strip() for line in read_lines(log.group()) if "error: " in line] if log else []
+        if errors:
+            cause = "{}; {}".format(errors[0][:300], cause)
         self.fail(code, "{} ({})".format(problem, cause), output)
 
     def reason_of(self, output):

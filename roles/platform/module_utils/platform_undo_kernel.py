@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 
 from ansible.module_utils import platform_links as links
 from ansible.module_utils.platform_firewall import FirewallError, remove_rules, saved_sources
@@ -9,6 +10,7 @@ from ansible.module_utils.platform_origin import records
 from ansible.module_utils.platform_undo_files import Step
 
 KERNEL = re.compile(r"(?:/usr)?/lib/modules/([^/]+)/")
+KERNELS = "/lib/modules"
 
 
 def _is_loaded(name):
@@ -61,6 +63,36 @@ def depmod_steps(module, file_steps):
     """Return the steps for kernels whose modules are restored or removed."""
     kernels = sorted({match.group(1) for match in (KERNEL.match(step.path) for step in file_steps) if match})
     return [Step(f"update the module list of kernel {name}", _run(module, "depmod", "-a", name)) for name in kernels]
+
+
+def kernel_folder_steps():
+    """Return the steps for the folders of kernels that are not installed: headers created them, and depmod filled them."""
+    names = os.listdir(KERNELS) if os.path.isdir(KERNELS) else []
+    paths = [
+        os.path.join(KERNELS, name)
+        for doc in records("kernel_folders")
+        for name in sorted(names)
+        if name not in doc["existing"] and not os.path.isdir(os.path.join(KERNELS, name, "kernel"))
+    ]
+    return [Step(f"remove {path}, unless a kernel is in it", _remove_lists(path)) for path in paths]
+
+
+def _remove_lists(path):
+    def act():
+        names = [name for _, _, files in os.walk(path) for name in files]
+        if os.path.isdir(path) and all(name.startswith("modules.") for name in names):  # headers may have removed it
+            shutil.rmtree(path)
+
+    return act
+
+
+def initramfs_steps(module):
+    """Return the step that rebuilds the initramfs without the files of the roles, by the command that a role recorded."""
+    return [
+        Step("rebuild the initramfs of every kernel", _run(module, *doc["argv"]))
+        for doc in records("initramfs")
+        if doc.get("argv") and module.get_bin_path(doc["argv"][0])
+    ]
 
 
 def sysctl_steps(left):

@@ -21,6 +21,7 @@ from provision.facts.gpudirect import DmaBuf, Nccl, PciRouting, Signing
 from provision.facts.kernel import TimeSync
 from provision.facts.network import Address, Listening, Route
 from provision.facts.nvidia_container import NvidiaContainer
+from provision.facts.nvidia_driver import DkmsTree, NvidiaDevice, NvidiaDriver
 from provision.facts.nvlink import FabricManager, Links
 from provision.facts.pci_links import PciLink
 from provision.facts.peer_modules import InstalledKernel, ModuleFile, NvidiaModules, PeerMemory
@@ -199,6 +200,13 @@ def healthy(number: int = 1) -> NodeFacts:
         topology=linked("PIX"),
         kernels=(kernel("6.1.0", running=True),),
         nvidia_modules=NvidiaModules("550.90", "open", "550.90", {"nvidia": "", "nvidia_peermem": ""}),
+        nvidia_driver=NvidiaDriver(
+            gpus=(NvidiaDevice("0000:06:00.0", "20b2"),),
+            trees=(DkmsTree("nvidia", "550.90", built=True),),
+            nouveau_blocked=True,
+            persistence="active",
+            persistence_enabled=True,
+        ),
         peer_memory=PeerMemory({}, frozenset(), "", (), False, frozenset(), False),  # noqa: FBT003
         peer_status=peer_record("dma_buf", provider="dma_buf", module=""),
         dma_buf=DmaBuf(True, (), True),  # noqa: FBT003

@@ -26,7 +26,7 @@ OWN = {
     "checks/reasons.py": {"peer_memory", "platform"},  # remedies and descriptions of these roles' checks
     "jobs/preflight.py": {"base_system", "container_ssh"},  # remedies
     "lab/systems.py": {"platform"},  # PLATFORM_ID of os-release
-    "workflow/probe_snapshot.py": {"container_ssh", "nvidia_container"},  # facts with the names of roles
+    "workflow/probe_snapshot.py": {"container_ssh", "nvidia_container", "nvidia_driver"},  # facts
     "slurm/bundle.py": {"platform"},  # an option of pip, and a module of Python
 }
 NAME = re.compile(rf"(?<![\w./])({'|'.join(role for role in ROLES if role != 'slurm')})(?:_enabled)?(?![\w.-])")

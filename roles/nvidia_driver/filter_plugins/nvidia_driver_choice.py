@@ -1,0 +1,1 @@
+../../../provision/commands/nvidia_driver.py
