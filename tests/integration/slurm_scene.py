@@ -26,11 +26,14 @@ LEFT = r"""
 ls -A /run/provision/slurm 2>/dev/null | sed 's/^/mark /'
 ls -d /var/lib/slurm/slurmd/job* 2>/dev/null
 systemctl list-units --all --plain --no-legend 'provision-rank-*' 'provision-slurm-*' | sed 's/^/unit /'
-pgrep -a slurmstepd | sed 's/^/process /'
+pgrep -a slurmstepd | grep -v '[.]extern]' | sed 's/^/process /'
 pgrep -af '[/]starter/[0-9a-f]*/start.py' | sed 's/^/process /'
 true
 """
-"""Prints what Slurm's jobs left behind, a line for each."""
+"""Prints what Slurm's jobs left behind, a line for each.
+
+Slurm's own step of a job, `extern`, on a node that it had lost ends only when the node registers again.
+"""
 
 
 class SlurmScene(Scene):

@@ -128,6 +128,12 @@ def test_steps_request_the_gpus_of_the_job_by_type_where_slurm_refuses_a_number(
     assert [node.indices for node in allocated] == [(4,), (4,)]
 
 
+@pytest.mark.parametrize(("least", "option"), [(2, "--gpus-per-node=2"), (1, "--gpus=2")])
+def test_a_node_with_more_gpus_than_others_is_asked_for_a_total(least: int, option: str) -> None:
+    """Slurm 22.05 refuses the number for each node if each GPU has a type."""
+    assert module._gpu_option(2, (), least) == option
+
+
 class Waits(threading.Event):
     """An event that is never set, and records how long it is awaited."""
 

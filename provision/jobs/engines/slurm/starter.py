@@ -255,7 +255,7 @@ class Starter:
                 if not self._spec.gpus:  # else its GPUs are missing, and nothing starts
                     ask_jobs(self._connector(node.name), "slurm_mark", Written, **mark)
                 return AllocatedNode(node, workers)
-            connector = self._step(node, _gpu_option(count, minors.get(node.slurm, ())))
+            connector = self._step(node, _gpu_option(count, minors.get(node.slurm, ()), min(counts.values())))
             return allocated_node(node, workers, ask_jobs(connector, "slurm_gpus", StepGpus, mark=mark))
 
         pairs = list(zip(nodes, self._allocation.tasks, strict=True))
@@ -455,11 +455,15 @@ def _nodes_at_fault(result: Result) -> set[str]:
     return {str(name) for name in (nodes if isinstance(nodes, tuple) else (nodes,))}
 
 
-def _gpu_option(count: int, minors: Collection[int]) -> str:
-    """Return the option of srun for GPUs of a node: by type, else by number (--gpus waits on the smaller share)."""
+def _gpu_option(count: int, minors: Collection[int], least: int) -> str:
+    """Return the option of srun for GPUs of a node: by type, else by number.
+
+    Where nodes have different numbers, a step with --gpus can wait on the node with the `least`, and Slurm 22.05
+    refuses --gpus-per-node on the others if each GPU has a type.
+    """
     if minors:
         return "--gres=" + ",".join(f"gpu:g{minor}:1" for minor in sorted(minors))
-    return f"--gpus-per-node={count}"
+    return f"--gpus-per-node={count}" if count == least else f"--gpus={count}"
 
 
 def _gpu_count(node: PayloadNode) -> int:
