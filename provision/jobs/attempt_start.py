@@ -103,7 +103,8 @@ def start(
     `hand_over` is called when all nodes are prepared and before anything starts: from then on the nodes have the job.
     It raises an error if the job was stopped or deleted meanwhile.
 
-    The attempt has its leases, or `slurm_job` is the number of a job in Slurm that has the GPUs, which are leased now.
+    The attempt has its leases, or `slurm_job` is the number of a job in Slurm that has the GPUs: then ``prepare``
+    leases them.
 
     Raises:
         ProvisionError: a node failed; nothing of the attempt is left, and the leases are released.

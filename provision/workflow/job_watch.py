@@ -9,6 +9,8 @@ from provision.errors import TimedOut, UsageError
 from provision.model.job import JobRecord, JobStatus
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.25, 5.0
+_PAUSE_AFTER_PASS = 1.0
+"""At least so long after a scheduling pass, which connects to all nodes."""
 _HIGHEST_CODE = 255
 _NEVER_PRUNED = "jobs that wait or run are never pruned"
 
@@ -54,12 +56,14 @@ def wait_for(
     started, last, pause = time.monotonic(), None, _SHORTEST_PAUSE
     while True:
         job, known = known or get_job(), None
-        if _in_line(job) and not enough(job) and push():
+        passed = _in_line(job) and not enough(job) and push()
+        if passed:
             job = get_job()
         now = (job.status, job.reason if _in_line(job) else "")
         if now != last:
             report(job)
-            last, pause = now, _SHORTEST_PAUSE
+            pause = pause if last is not None and last[0] == job.status else _SHORTEST_PAUSE
+            last = now
         if job.status == wanted or job.status.over or enough(job):
             return job
         left = started + timeout - time.monotonic() if timeout else pause
@@ -69,7 +73,7 @@ def wait_for(
                 f"{job.spec.name} is {job.status} after {timeout:g} s, not {wanted}{why}",
                 remedy=f"`provision get {job.spec.name} -e` says what happened; it goes on by itself.",
             )
-        sleep(min(pause, left))
+        sleep(min(max(pause, _PAUSE_AFTER_PASS) if passed else pause, left))
         pause = min(pause * 1.5, _LONGEST_PAUSE)
 
 

@@ -47,12 +47,16 @@ class PlanResult:
     """Pre-existing configuration that the inventory lacks: node -> role -> variables that preserve it."""
 
     def provisioned(self, name: str) -> bool:
-        """Return whether every role that is enabled on the node has left a receipt there."""
-        from provision.components import ROLES
+        """Return whether every role that is enabled and requested on the node has left a receipt there."""
+        from provision.components import COMPONENTS
         from provision.facts import Unknown
 
         facts, variables = self.facts.get(name), self.cluster.node(name).variables
-        wanted = [role for role in ROLES if variables.get(f"{role}_enabled") is not False]
+        wanted = [
+            role
+            for role, component in COMPONENTS.items()
+            if variables.get(f"{role}_enabled") is not False and component.is_requested(variables)
+        ]
         if facts is None or isinstance(facts.receipts, Unknown):
             return False
         receipts = facts.receipts

@@ -141,7 +141,7 @@ def test_scancel_gives_the_job_time_to_save(slurm: Jobs) -> None:
 
     assert slurm.logs("long")[-1] == "saved"
     assert (job["reason"], job["leases"]) == ("cancelled in Slurm", {})
-    assert on(slurm, SECOND, "find /run/provision/slurm -name 'starter-*'") == ""
+    assert on(slurm, FIRST, "find /run/provision/slurm -name 'starter-*'") == ""
 
 
 def test_nothing_of_a_killed_job_stays(slurm: Jobs) -> None:

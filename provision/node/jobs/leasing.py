@@ -67,13 +67,17 @@ def lease(request: Record) -> Record:
 
 
 def lease_in_time(request: Record) -> Record:
-    """Lease GPUs as `lease` does; wait up to ``patience`` seconds for those that others have."""
+    """Lease GPUs as `lease` does; wait up to ``patience`` seconds while others have them or the node refuses."""
     deadline = time.monotonic() + float(request["patience"])
-    answer = lease(request)
-    while answer["taken"] and time.monotonic() < deadline:
+    while True:
+        try:
+            answer = lease(request)
+            if not answer["taken"] or time.monotonic() >= deadline:
+                return answer
+        except Refused:
+            if time.monotonic() >= deadline:
+                raise
         time.sleep(0.5)
-        answer = lease(request)
-    return answer
 
 
 def slurmd_runs() -> bool:

@@ -14,11 +14,12 @@ from provision.facts.nvidia_driver import NvidiaDevice, NvidiaDriver
 from provision.facts.peer_modules import NvidiaModules
 from provision.facts.system import Kind, NodeKind
 from provision.inventory.role_files import defaults, systems
-from provision.model import StepClass
+from provision.model import Plan, StepClass
 from provision.planning import Cause, CauseKind, PlanScene, plan_node, step_class
 from provision.planning.requirements import cluster_problems, packages_of, repositories_of, setting_problems
 from provision.planning.steps import findings
 from provision.resources import roles_folder
+from provision.workflow.plan_result import PlanResult
 from tests.unit.planning.conftest import busy, cluster_of, facts_of, scene_of
 
 ROLE = "nvidia_driver"
@@ -46,6 +47,15 @@ def first(variables: dict[str, Any], **facts: Any) -> PlanScene:
 def step(variables: dict[str, Any], **facts: Any) -> Any:
     """Return the role's step of a first plan; None if there is none."""
     return next((one for one in plan_node(first(variables, **facts)) if one.role == ROLE), None)
+
+
+@pytest.mark.parametrize(("variables", "is_provisioned"), [({}, True), (REQUEST, False)])
+def test_a_node_without_a_request_counts_as_provisioned(variables: dict[str, Any], is_provisioned: bool) -> None:  # noqa: FBT001
+    """A fleet in which no node was provisioned is changed all at once, without a canary."""
+    cluster, scene = cluster_of(**variables), first(variables)
+    name = cluster.nodes[0].name
+
+    assert PlanResult(cluster, Plan(()), {name: scene.facts}, {}).provisioned(name) is is_provisioned
 
 
 @pytest.mark.parametrize("variables", [{}, {"nvidia_driver_source": "present"}])

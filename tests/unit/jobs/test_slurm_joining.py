@@ -52,7 +52,7 @@ def test_an_attempt_after_a_restart_has_the_next_number() -> None:
     """`provision restart` submits a new job to Slurm; Slurm counts the requeues of that job."""
     entry = changed(msgspec.structs.replace(SUBMITTED, engine_attempt=3), job("RUNNING", restarts=1, nodes=("c1",)))
 
-    assert (entry.attempt, entry.failures) == (4, 1)
+    assert entry.attempt == 4
 
 
 def test_a_requeued_job_waits_for_its_next_attempt() -> None:
@@ -279,6 +279,15 @@ def test_reading_a_job_that_has_just_succeeded_cancels_nothing(state: str) -> No
 
     assert join(answers, "a", {"abc1": job(state, nodes=("c2",))}, {}, NAMES).cancel == ()
     assert join(answers, "a", {"abc1": job("PENDING", restarts=1)}, {}, NAMES).cancel == (12,)
+
+
+def test_a_failed_attempt_after_a_lost_start_is_not_the_last_one() -> None:
+    """Slurm's restarts count the lost start, which used no retry: the starter puts the job into the queue again."""
+    running = changed(SUBMITTED, job("RUNNING", nodes=("c2",), restarts=1), attempt=2)
+    ended = changed(SUBMITTED, job("FAILED", nodes=("c2",), restarts=1), attempt=2)
+
+    assert (running.attempt, running.failures, running.retry) == (2, 0, 1)
+    assert (ended.attempt, ended.failures, ended.retry) == (2, 1, 1)
 
 
 def test_reading_an_entry_that_is_not_valid_cancels_nothing() -> None:

@@ -194,7 +194,7 @@ def test_the_begin_of_an_attempt_that_may_have_another_is_recorded(
     assert written == f"update JobId=12 AdminComment={attempts_comment(begun + 1)}"
 
 
-def test_the_only_attempt_of_a_job_needs_no_slurmctld(
+def test_the_only_attempt_of_a_job_is_not_recorded(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool(programs, "scontrol", f"touch {tmp_path}/called; exit 1")

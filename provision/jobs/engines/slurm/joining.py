@@ -71,7 +71,7 @@ def changes_of(entry: QueueEntry, seen: Sighting, names: Mapping[str, str]) -> d
     if job is None:
         return _forgotten(entry, seen)
     first = _first_attempt(entry, job)
-    changes = _waiting(job, first) if job.state in WAITING else _begun(job, first, seen, names)
+    changes = _waiting(job, first) if job.state in WAITING else _begun(entry, job, first, seen, names)
     if entry.engine_job != job.number:  # the command that submitted it could not record it
         changes |= {"engine_job": job.number, "engine_attempt": first}
     return changes
@@ -92,15 +92,16 @@ def _first_attempt(entry: QueueEntry, job: SlurmJob) -> int:
     return max(entry.engine_attempt, 1) if entry.engine_job == job.number else entry.attempt + 1
 
 
-def _begun(job: SlurmJob, first: int, seen: Sighting, names: Mapping[str, str]) -> dict[str, Any]:
+def _begun(entry: QueueEntry, job: SlurmJob, first: int, seen: Sighting, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of a job that Slurm has started."""
     nodes, attempt = [names.get(name, name) for name in job.nodes], first + job.restarts
-    started = {"state": "started", "attempt": attempt, "failures": job.restarts, **_why(NO_REASON)}
+    failures = 0 if entry.retry else job.restarts  # while it runs, its starter decides whether another attempt follows
+    started = {"state": "started", "attempt": attempt, "failures": failures, **_why(NO_REASON)}
     if nodes:
         started["nodes"] = nodes
     if not job.has_ended:
         return started
-    started |= {"retry": job.restarts}  # Slurm starts it no more
+    started |= {"retry": job.restarts, "failures": job.restarts}  # Slurm starts it no more
     was_lost = seen.is_stopped and job.state not in _OWN_ENDS
     if not _is_known(seen.failure) and seen.attempt == attempt and not was_lost:
         return started  # its nodes know how it ended
@@ -345,7 +346,7 @@ def _with_queue(raw: msgspec.Raw, changes: Mapping[str, Any]) -> msgspec.Raw:
 
 
 def _is_completing(seen: Sighting) -> bool:
-    """Return whether the nodes of the attempt may be what a node says; only those that Slurm lists are recorded."""
+    """Return whether the nodes of the attempt may come from the report of a node, which is not recorded."""
     return seen.job is not None and seen.job.state == COMPLETING
 
 

@@ -67,7 +67,7 @@ SLOW_SECONDS = 2.0
 SETTLE_SECONDS = 10.0
 """Time for the nodes to register with a new slurmctld: before, it requeues a job without its GPUs (seen with 22.05)."""
 MOST_LOST_STARTS = 3
-"""So often Slurm may start a job without an attempt, such as without its GPUs, before that is an error."""
+"""Starts without an attempt, such as on a node that could not launch it, before missing GPUs are an error."""
 _FOLDER = str(Path(__file__).resolve().parents[4])
 """The folder of this starter."""
 _COMMAND_SECONDS = 60
@@ -166,7 +166,7 @@ class Starter:
 
     def _run(self) -> int:
         restarts = self._allocation.restarts
-        is_asked = restarts or self._spec.gpus  # the first attempt of another job needs no slurmctld
+        is_asked = restarts or self._spec.gpus
         shown = _command("scontrol", "show", "job", "-d", "-o", str(self._allocation.job)) if is_asked else ""
         self._begun = attempts_begun(shown) if restarts else 0
         if self._retries_left() < 0:
@@ -237,7 +237,7 @@ class Starter:
 
         It also records on the node which attempt it runs, for Slurm's epilog, which removes the record.
         """
-        counts = gpu_counts(shown)
+        counts = gpu_counts(shown) if self._spec.gpus else {}
         # The GPUs of these jobs have a type each, of which Slurm would refuse several to a request by number.
         minors = allocated_minors(shown) if is_planned(self._spec) or self._spec.exclusive else {}
 
@@ -438,6 +438,10 @@ class Starter:
     def _record_failure(self, error: ProvisionError) -> None:
         """Record in Slurm why the start failed, for the commands that show the job."""
         cause = reason("job.start_failed", error=error.code, node_name=error.node, cause=error.reason or error.message)
+        with contextlib.suppress(ProvisionError):
+            shown = _command("scontrol", "show", "job", "-o", str(self._allocation.job))
+            if restarts_of(shown) != self._allocation.restarts:  # the next start needs the number of attempts
+                return
         text = msgspec.json.encode({"reason": message(cause), **cause.as_document()})
         if len(text) > _ADMIN_COMMENT_BYTES:
             plain = reason("job.unspecified", text=error.message[:1000])
@@ -458,8 +462,8 @@ def _nodes_at_fault(result: Result) -> set[str]:
 def _gpu_option(count: int, minors: Collection[int], least: int) -> str:
     """Return the option of srun for GPUs of a node: by type, else by number.
 
-    Where nodes have different numbers, a step with --gpus can wait on the node with the `least`, and Slurm 22.05
-    refuses --gpus-per-node on the others if each GPU has a type.
+    Where nodes have different numbers of GPUs, a step with --gpus can wait on the node with the `least`, and Slurm
+    22.05 refuses --gpus-per-node on the others if each GPU has a type.
     """
     if minors:
         return "--gres=" + ",".join(f"gpu:g{minor}:1" for minor in sorted(minors))
