@@ -60,7 +60,7 @@ def test_a_request_without_its_package_sources_changes_nothing(provision: Provis
     assert done.code == 1, str(done)
     [problem] = done.document["problems"]
     assert (problem["code"], problem["role"]) == ("package.missing", "nvidia_driver")
-    assert "nvidia-open-kernel-dkms" in problem["object"]
+    assert "libcuda1" in problem["object"]
     assert "non-free-firmware" in problem["remedy"]
     assert provision.ok(*command).out == before
 
