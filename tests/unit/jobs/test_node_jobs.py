@@ -324,6 +324,18 @@ def test_prepare_waits_for_gpus_that_the_job_before_still_has(docked):
     assert docked.ok("look")["leases"]["GPU-a"]["job"] == "j"
 
 
+def test_prepare_waits_for_a_node_that_refuses_its_gpus_for_a_moment(tmp_path):
+    smi = f"test -e {tmp_path}/asked || {{ touch {tmp_path}/asked; exit 9; }}; "
+    owner = {"job": "j", "id": "t1", "attempt": 1, "leases": {"GPU-a": "j-worker-0"}}
+    with FakeNode(tmp_path) as node, node.with_docker():
+        program = node.folder / "bin/nvidia-smi"
+        program.write_text(program.read_text().replace("\n", f"\n{smi}\n", 1))
+        prepare(node, [assignment("j-worker-0", "a", 0)], lease={**owner, "patience": 60})
+
+        assert node.ok("look")["leases"]["GPU-a"]["job"] == "j"
+    assert (tmp_path / "asked").exists()
+
+
 def test_prepare_prepares_nothing_if_others_keep_its_gpus(docked):
     lease(docked, "other", ["GPU-a"], "1")
     owner = {"job": "j", "id": "t1", "attempt": 1, "leases": {"GPU-a": "j-worker-0", "GPU-b": "j-worker-1"}}

@@ -202,6 +202,18 @@ def test_the_only_attempt_of_a_job_is_not_recorded(
     assert not (tmp_path / "called").exists()
 
 
+@pytest.mark.parametrize(("restarts", "called"), [(0, ["show", "update"]), (1, ["show"])])
+def test_a_failed_start_leaves_the_number_of_attempts_to_the_next_one(
+    programs: Path, tmp_path: Path, restarts: int, called: list[str]
+) -> None:
+    """Slurm may have requeued the job meanwhile; the number and the failure are in one field of Slurm."""
+    tool(programs, "scontrol", f'echo "$1" >>{tmp_path}/called; echo "JobId=12 Restarts={restarts} BatchFlag=1"')
+
+    starter()._record_failure(LaunchError("no disk space", node="a"))
+
+    assert (tmp_path / "called").read_text().split() == called
+
+
 def test_a_job_that_has_had_its_attempts_is_not_started_again(programs: Path) -> None:
     tool(programs, "scontrol", f'echo "JobId=12 Restarts=2 AdminComment={attempts_comment(2)} End"')
     with pytest.raises(LaunchError) as error:
