@@ -1,0 +1,1 @@
+../../../provision/report/kernel_remedies.py
