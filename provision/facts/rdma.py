@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import ClassVar
 
 from provision.facts.base import RawOutput
+from provision.facts.nvidia_driver import DkmsTree
 
 _MAPPED = "0000:0000:0000:0000:0000:ffff:"
 """Prefix of the GID of an IPv4 address."""
@@ -123,6 +124,18 @@ class RdmaDevice:
 
 
 @dataclass(frozen=True)
+class VendorStack:
+    """The kernel modules of an installed MLNX or DOCA OFED, as far as DKMS builds them, and their service."""
+
+    trees: tuple[DkmsTree, ...] = ()
+    replaced: tuple[str, ...] = ()
+    """Loaded modules that differ from those on the disk: a reboot, or a restart of openibd, is pending."""
+    openibd: str = ""
+    """State of openibd.service: ``active``, ``inactive``, ``failed``; empty without the unit."""
+    openibd_enabled: bool = False
+
+
+@dataclass(frozen=True)
 class RdmaStack:
     """All RDMA devices and their environment on the node."""
 
@@ -133,10 +146,20 @@ class RdmaStack:
     """Names under /dev/infiniband."""
     ofed: str
     """The version of an installed MLNX or DOCA OFED, else empty."""
+    vendor: VendorStack = VendorStack()
+
+
+_ERRORS, _TREES = 20, 20
+_LOADED = frozenset({"ib_core", "ib_uverbs", "mlx5_core", "mlx5_ib", "mlx4_core"})
+_STATES = frozenset({"active", "reloading", "inactive", "failed", "activating", "deactivating", "maintenance"})
+_ENABLED = frozenset({"enabled", "enabled-runtime", "static", "indirect", "generated", "alias"})
 
 
 class RdmaFact:
-    """Walks /sys/class/infiniband; unreadable GID entries are empty, which is not an error."""
+    """Walks /sys/class/infiniband; unreadable GID entries are empty, which is not an error.
+
+    Without sources of a vendor's stack in DKMS it starts no other program than ``ofed_info``.
+    """
 
     name: ClassVar[str] = "rdma"
     label: ClassVar[str] = "cat /sys/class/infiniband"
@@ -171,6 +194,25 @@ for card in /sys/bus/pci/devices/*; do
   get "$card/class"; case $value in 0x02*) printf 'pci\t%s\n' "${card##*/}";; esac
 done
 ! command -v ofed_info >/dev/null || printf 'ofed\t%s\n' "$(ofed_info -s)"
+vendor=
+for tree in /var/lib/dkms/mlnx-ofed-kernel/[0-9]* /var/lib/dkms/mlnx-ofa_kernel/[0-9]*; do
+  [ -e "$tree/source" ] || continue
+  vendor=yes; version=${tree##*/}; name=${tree%/*}; built=no
+  for module in "$tree/$PROBE_RELEASE"/*/module/*.ko*; do [ ! -e "$module" ] || built=yes; done
+  printf 'tree\t%s\t%s\t%s\n' "${name##*/}" "$version" "$built"
+  [ $built = yes ] || [ ! -r "$tree/build/make.log" ] ||
+    grep -E 'error: |\*\*\* |: No such file|: cannot |not found|No space left' "$tree/build/make.log" | head -n 20 |
+    while IFS= read -r line; do printf 'make\t%s\n' "$line"; done
+done
+if [ -n "$vendor" ]; then
+  systemctl show -p ActiveState -p UnitFileState -p LoadState openibd.service 2>/dev/null |
+    while IFS= read -r line; do printf 'openibd\t%s\n' "$line"; done
+  for module in ib_core ib_uverbs mlx5_core mlx5_ib mlx4_core; do
+    get "/sys/module/$module/srcversion"; loaded=$value
+    [ -z "$loaded" ] || installed=$(modinfo -F srcversion "$module" 2>/dev/null) || installed=
+    [ -z "$loaded" ] || [ -z "$installed" ] || [ "$loaded" = "$installed" ] || printf 'replaced\t%s\n' "$module"
+  done
+fi
 exit 0
 """
 
@@ -185,7 +227,28 @@ exit 0
             pci_cards=sum(row[0] == "pci" for row in rows),
             nodes=tuple(row[1] for row in rows if row[0] == "node" and len(row) > 1),
             ofed=next((row[1].rstrip(":") for row in rows if row[0] == "ofed" and len(row) > 1), ""),
+            vendor=_vendor(rows),
         )
+
+
+def _vendor(rows: list[list[str]]) -> VendorStack:
+    trees: list[DkmsTree] = []
+    for row in rows:
+        if row[0] == "tree" and len(row) == 4 and re.fullmatch(r"\S{1,80} \S{1,60} (yes|no)", " ".join(row[1:])):  # noqa: PLR2004
+            trees.append(DkmsTree(row[1], row[2], row[3] == "yes"))
+            del trees[_TREES:]
+        elif row[0] == "make" and len(row) > 1 and trees and len(trees[-1].errors) < _ERRORS:
+            last = trees.pop()
+            trees.append(DkmsTree(last.name, last.version, last.built, (*last.errors, row[1][:400])))
+    unit = dict(row[1].split("=", 1) for row in rows if row[0] == "openibd" and len(row) > 1 and "=" in row[1])
+    replaced = {row[1] for row in rows if row[0] == "replaced" and len(row) > 1}
+    state = unit.get("ActiveState", "") if unit.get("LoadState") == "loaded" else ""
+    return VendorStack(
+        trees=tuple(trees),
+        replaced=tuple(sorted(replaced & _LOADED)),
+        openibd=state if state in _STATES else "",
+        openibd_enabled=unit.get("UnitFileState", "") in _ENABLED,
+    )
 
 
 def _device(rows: list[list[str]], uverbs: dict[str, str]) -> RdmaDevice:

@@ -1,0 +1,1 @@
+../../../provision/commands/rdma_stack.py
