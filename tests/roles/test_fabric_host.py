@@ -11,11 +11,12 @@ import pytest
 
 from provision.commands.fabric_interfaces import data_interfaces
 from tests.support.expressions import Role
-from tests.support.modules import load, provide_utils, run
+from tests.support.modules import load, play_commands, provide_utils, run, undone
 
 provide_utils()
 origin = importlib.import_module("ansible.module_utils.platform_origin")
 links = importlib.import_module("ansible.module_utils.platform_links")
+pci = importlib.import_module("ansible.module_utils.platform_pci")
 undo = importlib.import_module("ansible.module_utils.platform_undo_kernel")
 MODULES: dict[str, ModuleType] = {}
 CARD = "0000:3b:00.0"
@@ -89,15 +90,13 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     made.interface("bond0")
     monkeypatch.setattr(links, "NET", str(tmp_path / "net"))
     monkeypatch.setattr(links, "GOVERNORS", str(tmp_path / "cpu*" / "scaling_governor"))
-    monkeypatch.setattr(module("fabric_host_network"), "PCI_DEVICES", str(tmp_path / "pci"))
+    monkeypatch.setattr(pci, "DEVICES", str(tmp_path / "pci"))
     monkeypatch.setattr(module("fabric_host_network"), "PROC", str(tmp_path / "conf"))
     monkeypatch.setattr(module("fabric_host_kernel"), "HUGEPAGES", str(tmp_path / "hugepages"))
     monkeypatch.setattr(module("fabric_host_kernel"), "MEMINFO", str(tmp_path / "meminfo"), raising=False)
     (tmp_path / "meminfo").write_text("MemTotal:       16777216 kB\nMemFree:         1000000 kB\n")
     for name in ("fabric_host_network", "fabric_host_kernel"):
-        monkeypatch.setattr(
-            module(name).AnsibleModule, "run_command", lambda _self, command, **_more: made.run_command(command)
-        )
+        play_commands(monkeypatch, module(name).AnsibleModule, made)
     return made
 
 
@@ -117,8 +116,7 @@ def reset(node: Node) -> list[str]:
     left: list[str] = []
     steps = [*undo.sysctl_steps(left), *undo.link_steps(node, left), *undo.governor_steps()]
     steps += undo.unit_steps(node, ("irqbalance.service",))
-    assert [message for step in steps if (message := step.act())] == []
-    return [*[step.sentence for step in steps], *left]
+    return [*undone(steps), *left]
 
 
 def test_an_mtu_is_set_now_and_whenever_the_interface_appears(node: Node) -> None:

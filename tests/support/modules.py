@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+from collections.abc import Iterable
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
@@ -41,6 +42,20 @@ def run(module: ModuleType, *, check: bool = False, **parameters: Any) -> dict[s
         module.main()
     result: dict[str, Any] = json.loads(output.getvalue())
     return result
+
+
+def play_commands(monkeypatch: pytest.MonkeyPatch, ansible: type, node: Any) -> None:
+    """Let a played node answer what modules ask of the class AnsibleModule: `run_command` and `get_bin_path`."""
+    monkeypatch.setattr(ansible, "run_command", lambda _self, command, **_more: node.run_command(command))
+    if hasattr(node, "get_bin_path"):
+        monkeypatch.setattr(ansible, "get_bin_path", lambda _self, name, **_more: node.get_bin_path(name))
+
+
+def undone(steps: Iterable[Any]) -> list[str]:
+    """Carry out the steps of a reset, which must not fail; return what each of them says."""
+    ended = list(steps)
+    assert [message for step in ended if (message := step.act())] == []
+    return [step.sentence for step in ended]
 
 
 def _from(path: Path, name: str) -> ModuleType:

@@ -21,46 +21,25 @@ author: [provision]
 """
 
 import os
-import re
 
 from ansible.module_utils import platform_links as links
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.fabric_host_cards import InvalidSetting, interface_names, text_of
 from ansible.module_utils.platform_origin import mark_managed, record, record_file, record_files, records
+from ansible.module_utils.platform_pci import addresses
 from ansible.module_utils.platform_replace import replace
 from ansible.module_utils.platform_rescue import OPTIONS, Rescue
 
 HEADER = "# Managed by provision (role fabric_host).\n"
-PCI_DEVICES, PROC = "/sys/bus/pci/devices", "/proc/sys/net/ipv4/conf"
-PCI = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-NAME = re.compile(r"[A-Za-z0-9_.-]{1,15}")
+PROC = "/proc/sys/net/ipv4/conf"
 ARP = {"arp_announce": "2", "arp_ignore": "1", "rp_filter": "2"}
 LEAST_MTU, MOST_MTU = 1280, 65520
-
-
-class InvalidSetting(Exception):
-    """A setting that the node cannot have."""
-
-
-def interface_names(entries):
-    """Return the names of the interfaces, in order.
-
-    Raises:
-        InvalidSetting: an interface does not exist.
-    """
-    names = []
-    for entry in entries:
-        folder = os.path.join(PCI_DEVICES, entry, "net") if PCI.fullmatch(entry) else None
-        own = [entry] if folder is None else sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-        if not own or any(not NAME.fullmatch(name) or links.mtu(name) is None for name in own):
-            raise InvalidSetting(f"{entry}: no such network interface on the node. Correct fabric_host_interfaces")
-        names += own
-    return list(dict.fromkeys(names))
 
 
 def rule(interface, mtu):
     """Return the udev rule that sets the MTU when an interface appears. The name of a card's interface may change."""
     folder = os.path.realpath(os.path.join(links.NET, interface))
-    cards = [part for part in folder.split("/") if PCI.fullmatch(part)]
+    cards = addresses(folder)
     match = f'KERNEL=="{interface}"'
     if cards:
         port = links.words(os.path.join(folder, "dev_port"))
@@ -132,16 +111,8 @@ class Network:
 
     def changed_files(self):
         """Return path -> current text of the files that differ."""
-        texts = {path: self._text(path) for path in self.texts}
+        texts = {path: text_of(path) for path in self.texts}
         return {path: text for path, text in texts.items() if text != self.texts[path]}
-
-    @staticmethod
-    def _text(path):
-        try:
-            with open(path, encoding="utf-8") as stream:
-                return stream.read()
-        except OSError:
-            return ""
 
     def different_mtus(self):
         """Return interface -> current MTU of those that differ."""

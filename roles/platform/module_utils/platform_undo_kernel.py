@@ -4,11 +4,18 @@ import os
 import re
 import shutil
 
+from ansible.module_utils import platform_boot as boot
+from ansible.module_utils import platform_irq as irq
 from ansible.module_utils import platform_links as links
+from ansible.module_utils import platform_pci as pci
+from ansible.module_utils import platform_qos as qos
+from ansible.module_utils import platform_roce as roce
 from ansible.module_utils.platform_firewall import FirewallError, remove_rules, saved_sources
-from ansible.module_utils.platform_origin import records
+from ansible.module_utils.platform_origin import load_json, records
 from ansible.module_utils.platform_undo_files import Step
 
+GRUB_SETTINGS = "/etc/default/grub.d/"
+KERNEL_UPGRADE = "/var/lib/provision/kernel/upgrade.json"
 KERNEL = re.compile(r"(?:/usr)?/lib/modules/([^/]+)/")
 KERNELS = "/lib/modules"
 
@@ -63,6 +70,42 @@ def depmod_steps(module, file_steps):
     """Return the steps for kernels whose modules are restored or removed."""
     kernels = sorted({match.group(1) for match in (KERNEL.match(step.path) for step in file_steps) if match})
     return [Step(f"update the module list of kernel {name}", _run(module, "depmod", "-a", name)) for name in kernels]
+
+
+def loader_steps(module, file_steps):
+    """Return the steps after settings of GRUB are restored or removed."""
+    if not any(step.path.startswith(GRUB_SETTINGS) for step in file_steps):
+        return []
+    names = [name for name in ("grub", "grub2") if os.path.isfile(f"/boot/{name}/grub.cfg")]
+    commands = [(f"{name}-mkconfig", "-o", f"/boot/{name}/grub.cfg") for name in names]
+    return [Step("write the menu of GRUB anew", _run(module, *words)) for words in commands]
+
+
+def argument_steps(module, left):
+    """Return the step for arguments of the kernel that a role added by grubby. Those of the running kernel are added to `left`."""
+    docs = records("kernel_arguments")
+    running = (links.words("/proc/cmdline") or "").split()
+    active = [doc["argument"] for doc in docs if doc["argument"] in running]
+    if active:
+        left.append(f"the running kernel has {' '.join(active)} until the next boot")
+    docs = [doc for doc in docs if doc["tool"] == "grubby"]
+    names, replaced = [doc["argument"] for doc in docs], sorted({word for doc in docs for word in doc["replaced"]})
+    entries = boot.entries(module, "grubby") if docs else []
+    if not any(name in words for name in names for words in entries):
+        return []
+
+    def act():
+        return boot.edit_entries(module, replaced, names) or None
+
+    return [Step(f"remove {' '.join(names)} from the boot menu", act)]
+
+
+def kernels_on_trial():
+    """Return why a node is not reset while it boots a new kernel on trial."""
+    upgrade = load_json(KERNEL_UPGRADE)
+    if not isinstance(upgrade, dict) or upgrade.get("phase") not in ("rebooting", "trial"):
+        return []
+    return [f"the upgrade to the kernel {upgrade.get('to')} has not ended: complete it by an apply"]
 
 
 def kernel_folder_steps():
@@ -136,6 +179,12 @@ def link_steps(module, left):
     return steps
 
 
+def names_until_boot():
+    """Return a sentence for each interface with a name that a role has given it by a file of systemd."""
+    names = sorted(doc["name"] for doc in records("link_names"))
+    return [f"{name} has this name until the next boot" for name in names if links.mtu(name) is not None]
+
+
 def governor_steps():
     """Return the step for CPUs with the governor that a role has set."""
     steps = []
@@ -149,6 +198,99 @@ def governor_steps():
         if own:
             steps.append(Step(f"set the CPU governor back to {', '.join(sorted(set(own.values())))}", _write_all(own)))
     return steps
+
+
+def pci_steps(module, left):
+    """Return the steps for PCI registers that a role has set. Those that were changed since are added to `left`."""
+    steps, docs = [], records("pci")
+    if docs and not module.get_bin_path("setpci"):
+        left.append("leave PCIe settings until the next boot: setpci is missing")
+        return []
+    for doc in docs:
+        address, register, mask = doc["address"], doc["register"], doc["mask"]
+        value = pci.read(module, address, register) if pci.identity(address) == doc["identity"] else None
+        if value is None or value & mask == doc["before"]:
+            continue
+        if links.is_own(doc, value & mask):
+            steps.append(Step(f"set {register} of {address} back to {doc['before']:04x}", _set_register(module, doc)))
+        else:
+            left.append(
+                f"leave {register} of {address} at {value & mask:04x}, which was changed since (originally {doc['before']:04x})"
+            )
+    return steps
+
+
+def _set_register(module, doc):
+    def act():
+        return pci.write(module, doc["address"], doc["register"], doc["before"], doc["mask"]) or None
+
+    return act
+
+
+def roce_steps(left):
+    """Return the steps for defaults of RoCE ports that a role has set. Those that were changed since are added to `left`."""
+    steps = []
+    for doc in records("roce"):
+        try:
+            with roce.Defaults(doc["device"]) as defaults:
+                now = defaults.read(doc["port"], doc["file"])
+        except OSError:  # neither device nor connection manager
+            continue
+        label = "{file} of {device} port {port}".format(**doc)
+        if links.is_own(doc, now) and now != doc["before"]:
+            steps.append(Step(f"set {label} back to {doc['before']}", _set_default(doc)))
+        elif now != doc["before"]:
+            left.append(f"leave {label} at {now}, which was changed since (originally {doc['before']})")
+    return steps
+
+
+def _set_default(doc):
+    def act():
+        try:
+            with roce.Defaults(doc["device"]) as defaults:
+                defaults.write(doc["port"], doc["file"], doc["before"])
+        except OSError as error:
+            return f"{doc['device']}: cannot restore {doc['file']} ({error.strerror})"
+        return None
+
+    return act
+
+
+def irq_steps(left):
+    """Return the steps for interrupts whose CPUs a role has set in this boot. Those of an earlier boot are added to `left`."""
+    steps = []
+    for doc in records("irqs"):
+        if doc["boot"] != irq.boot_id():
+            left.append("interrupts of {address} have their CPUs until the next boot".format(**doc))
+            continue
+        now = irq.interrupts(doc["address"])
+        own = {irq.path(number): old for number, old in doc["before"].items() if links.is_own(doc, now.get(number))}
+        own = {path: old for path, old in own.items() if links.words(path) != old}
+        if own:
+            steps.append(Step("set the CPUs of interrupts of {address} back".format(**doc), _write_all(own)))
+    return steps
+
+
+def qos_steps(module, left):
+    """Return the steps for trust, PFC and ECN of cards. Those that were changed since are added to `left`."""
+    steps = []
+    for doc in records("qos"):
+        now = qos.read(module, doc["interface"], doc["setting"])
+        label = "{setting} of {interface}".format(**doc)
+        if now in (None, doc["before"]):
+            continue
+        if links.is_own(doc, now):
+            steps.append(Step(f"set {label} back to {doc['before']}", _set_qos(module, doc)))
+        else:
+            left.append(f"leave {label} at {now}, which was changed since (originally {doc['before']})")
+    return steps
+
+
+def _set_qos(module, doc):
+    def act():
+        return qos.write(module, doc["interface"], doc["setting"], doc["before"]) or None
+
+    return act
 
 
 def _write_all(values):

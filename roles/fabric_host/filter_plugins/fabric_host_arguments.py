@@ -1,0 +1,1 @@
+../../../provision/commands/fabric_arguments.py
