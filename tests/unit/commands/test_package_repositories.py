@@ -7,9 +7,13 @@ import configparser
 import pytest
 
 from provision.commands.package_repositories import (
+    PROXIES,
     FilterModule,
     addresses,
     base_urls,
+    package_cache,
+    package_cache_clients,
+    proxy_files,
     repository_files,
     repository_paths,
 )
@@ -187,3 +191,59 @@ def test_what_enterprise_linux_lacks_is_refused_with_a_remedy(version):
     assert words == f"docker_engine_source: {problem.problem}. {problem.remedy}"
     assert setting_problems("docker_engine", {"docker_engine_source": "present"}, facts_of(cluster_of()), system) == ()
     assert COMPONENTS["docker_engine"].repositories({"docker_engine_source": "docker"}, system)
+
+
+CACHE = {"url": "http://10.0.0.1:3128", "hosts": ["deb.example.org", "m.example:8080"]}
+
+
+def test_apt_uses_the_package_cache_for_its_hosts_only():
+    """A repository of another host is reached as before, and the file disappears with the cache."""
+    [file] = proxy_files(CACHE, {"package_manager": "apt"})
+
+    assert file["content"].splitlines()[1:] == [
+        'Acquire::http::Proxy::deb.example.org "http://10.0.0.1:3128";',
+        'Acquire::http::Proxy::m.example "http://10.0.0.1:3128";',
+    ]
+    existing = {"package_manager": "apt", "proxy_files": [file["path"]]}
+    assert proxy_files({}, existing) == [{"path": file["path"], "state": "absent"}]
+    assert proxy_files({}, {"package_manager": "apt"}) == proxy_files(CACHE, {"package_manager": "dnf"}) == []
+    assert package_cache("gpu1", "fd00::1", 3128, ["a.org"])["url"] == "http://[fd00::1]:3128"
+
+
+def test_the_package_cache_serves_the_nodes_and_nobody_else():
+    """The networks count only if the inventory does not have the address of every node."""
+    assert package_cache_clients(["10.0.0.1", "10.0.0.2"], ["10.0.0.0/16"]) == ["10.0.0.1", "10.0.0.2"]
+    assert package_cache_clients(["10.0.0.1", ""], ["10.0.0.0/16"]) == ["10.0.0.1", "10.0.0.0/16"]
+    assert package_cache_clients(["", ""], []) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "manager", "files", "proxy"),
+    [("gpu2", "apt", 1, ""), ("gpu2", "dnf", 0, CACHE["url"]), ("gpu1", "apt", 0, ""), ("gpu1", "dnf", 0, "")],
+)
+def test_transactions_use_the_package_cache_except_on_its_own_node(name, manager, files, proxy):
+    """There it may not run yet. dnf supports no proxy for single hosts, so its transactions get it for all."""
+    variables = {"cluster_package_cache": "gpu1", "cluster_package_cache_hosts": CACHE["hosts"]}
+    hostvars = {"gpu1": {"cluster_data_address": "10.0.0.1"}, "gpu2": {}}
+    role = Role(
+        "platform",
+        **variables,
+        hostvars=hostvars,
+        inventory_hostname=name,
+        platform_node={"package_manager": manager, "packages": {}},
+    )
+
+    assert len(role.value("__platform_proxy_files")) == files
+    assert role.value("__platform_http_proxy") == proxy
+    assert role.value("__platform_cache_problem").strip() == ""
+
+
+@pytest.mark.parametrize(("packages", "expected"), [({}, [{"path": PROXIES, "state": "absent"}]), ({"squid": "6"}, [])])
+def test_a_new_node_of_the_cache_uses_the_former_one_no_more(packages, expected):
+    """The former one can be dead. Once the node has the cache, it uses its own."""
+    variables = {"cluster_package_cache": "gpu1", "cluster_package_cache_hosts": CACHE["hosts"]}
+    node = {"package_manager": "apt", "packages": packages, "proxy_files": [PROXIES]}
+    hostvars = {"gpu1": {"cluster_data_address": "10.0.0.1"}}
+    role = Role("platform", **variables, hostvars=hostvars, inventory_hostname="gpu1", platform_node=node)
+
+    assert role.value("__platform_proxy_files") == expected
