@@ -13,7 +13,7 @@ from provision.report.job_words import columns
 from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
-    from provision.report.json_documents.probes import Image
+    from provision.report.json_documents.probes import Image, ImageCopy
     from provision.report.json_documents.probes import ImageContents as ContentsDocument
 
 _SHORT = 19
@@ -62,6 +62,39 @@ def states_document(image: str, states: Mapping[str, Any]) -> Image:
                 "megabytes": state.megabytes,
             }
             for name, state in states.items()
+        ],
+    }
+
+
+def copy_text(image: str, copy: Any) -> str:
+    """Return the image of each node, where it came from, and why nodes did not take part in the copy.
+
+    `copy` is a `Distribution` of `provision.workflow.image_copy`.
+    """
+    states = {name: one.state for name, one in copy.nodes.items()}
+    cells = {name: (one.source or "-", _amount(one.received)) for name, one in copy.nodes.items()}
+    rows = [[in_short(group.names), *group.value] for group in grouped(cells.items(), lambda _, value: value)]
+    lines = [states_text(image, states), "", *columns([["NODE", "FROM", "RECEIVED"], *rows])]
+    if copy.sender:
+        lines.append(f"sent by {copy.sender}")
+    return "\n".join([*lines, *reason_lines((name, one.reason) for name, one in copy.nodes.items() if one.reason)])
+
+
+def _amount(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size else "-"
+
+
+def copy_document(image: str, copy: Any, seconds: float) -> ImageCopy:
+    """Return the document of ``image pull --peers --json``."""
+    document = states_document(image, {name: one.state for name, one in copy.nodes.items()})
+    return {
+        "image": image,
+        "same": document["same"],
+        "sender": copy.sender,
+        "seconds": round(seconds, 3),
+        "nodes": [
+            {**node, "source": one.source, "reason": one.reason, "received_bytes": one.received}
+            for node, one in zip(document["nodes"], copy.nodes.values(), strict=True)
         ],
     }
 

@@ -69,6 +69,12 @@ def pull(cluster: Cluster, names: Sequence[str], image: str) -> dict[str, ImageS
     return states
 
 
+def tag(cluster: Cluster, name: str, image: str, new: str) -> ImageState | ProvisionError:
+    """Give an image on one node another name; return its state."""
+    script = f"docker tag -- {shlex.quote(image)} {shlex.quote(new)} && {_inspection(shlex.quote(new))}"
+    return _on(cluster, [name], script, _SECONDS)[name]
+
+
 def image_states(cluster: Cluster, names: Sequence[str], image: str) -> dict[str, ImageState | ProvisionError]:
     """Return the state of an image on each node, according to its docker."""
     word = shlex.quote(image)
