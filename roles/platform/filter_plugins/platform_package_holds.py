@@ -1,0 +1,1 @@
+../../../provision/commands/package_holds.py
