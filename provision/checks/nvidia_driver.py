@@ -78,17 +78,17 @@ def _mismatch(scene: Scene, driver: NvidiaDriver, modules: NvidiaModules) -> Ver
     causes = dict.fromkeys(filter(None, (unsupported(version, one.device) for one in driver.gpus)))
     if causes:
         return judge("nvidia_driver.modules.unsupported", causes=causes)
-    requested = _requested_version(scene)
-    if not f"{version}.".startswith(requested):
+    if not f"{version}.".startswith(requested := _requested_start(scene, "nvidia_driver_version")):
         return fail("nvidia_driver.modules.other_version", installed=version, requested=requested.rstrip("."))
+    if not f"{version}.".startswith(requested := _requested_start(scene, "nvidia_driver_branch")):
+        return fail("nvidia_driver.modules.other_branch", installed=version, requested=requested.rstrip("."))
     return None
 
 
-def _requested_version(scene: Scene) -> str:
+def _requested_start(scene: Scene, variable: str) -> str:
     """Return how the requested version starts, with a dot at its end; empty if any is accepted."""
-    names = ("nvidia_driver_version", "nvidia_driver_branch") if _requested(scene) else ()
-    values = (scene.node.variables.get(name) for name in names if not scene.undecided(name))
-    return next((f"{value}." for value in values if value), "")
+    value = None if scene.undecided(variable) or not _requested(scene) else scene.node.variables.get(variable)
+    return f"{value}." if value else ""
 
 
 def _not_loaded(scene: Scene, driver: NvidiaDriver, modules: NvidiaModules) -> Verdict | None:

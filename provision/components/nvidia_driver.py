@@ -94,16 +94,22 @@ def _replaces(cause: Cause) -> bool:
     return cause.kind not in harmless and cause.name not in {"nvidia_driver.nouveau", "nvidia_driver.persistence"}
 
 
+def _replaces_packages(cause: Cause) -> bool:
+    is_other_version = cause.kind is CauseKind.CHECK and cause.reason.code == "nvidia_driver.modules.other_version"
+    return (cause.kind in {CauseKind.PACKAGE, CauseKind.VARIABLE} and _replaces(cause)) or is_other_version
+
+
 def _needs(causes: Sequence[Cause], state: NodeState) -> Iterator[RoleNeed]:
     if not _devices(state.facts) or not _gets_driver(state.node.variables, state.facts):
         return
-    if is_whole_run(causes) or any(cause.kind is CauseKind.PACKAGE for cause in causes):
+    if is_whole_run(causes) or any(map(_replaces_packages, causes)):
         yield RoleNeed("peer_memory", reason("nvidia_driver.modules_change"))
         yield RoleNeed("nvidia_container", reason("nvidia_driver.libraries_change"))
 
 
 def _is_missing(_: NodeState, result: CheckResult) -> bool:
-    return result.reason.code == "nvidia_driver.modules.missing"
+    """The role installs the requested version; another branch has other packages, which can be there in addition."""
+    return result.reason.code in {"nvidia_driver.modules.missing", "nvidia_driver.modules.other_version"}
 
 
 def _is_unblocked(_: NodeState, result: CheckResult) -> bool:
@@ -182,6 +188,7 @@ def _files(variables: Variables, facts: NodeFacts) -> Iterator[str]:
 
 COMPONENT = Component(
     role="nvidia_driver",
+    stack_components=("driver", "fabric_manager"),
     after=("rdma_stack",),  # the driver's peer memory module is built against the stack
     waits_with=("rdma_stack",),
     is_requested=is_requested,

@@ -17,7 +17,14 @@ from typing import Any
 import pytest
 
 from tests.support.command import Done, Provision
-from tests.support.nvidia_packages import ADD_SECTIONS, DRIVER_VERSION, INSTALL, INSTALLED, release_kernel
+from tests.support.nvidia_packages import (
+    ADD_SECTIONS,
+    DRIVER_VERSION,
+    DRIVER_VERSIONS,
+    INSTALL,
+    INSTALLED,
+    release_kernel,
+)
 
 LAB = f"driver{os.getpid()}"
 BUILDER, OTHER = f"{LAB}-1", f"{LAB}-2"
@@ -213,3 +220,40 @@ def test_a_reset_removes_everything(built: Cluster, before: dict[str, str]) -> N
         assert built.shell(node, f"{INSTALLED}; {LEFT}; ls -d {PIN} 2>/dev/null || true") == before[node]
     assert built.shell(BUILDER, "ls -d /usr/src/linux-headers-* /lib/modules/* 2>/dev/null || echo gone") == "gone"
     assert built.shell(OTHER, "ls /lib/modules").split() == built.kernels
+
+
+@pytest.mark.long
+def test_another_version_of_the_driver_replaces_the_installed_one_and_back(provision: Provision) -> None:
+    """Newer and older, with its libraries and its modules; these are the proprietary ones, which Debian has twice."""
+    lab = f"versions{os.getpid()}"
+    node = f"{lab}-1"
+    try:
+        provision.ok("lab", "up", lab, "--driver", "container", "--nodes", "1", "--system", "debian12")
+        inventory = inventory_of(provision, lab)
+
+        def shell(command: str) -> str:
+            return provision.ok("lab", "ssh", lab, node, "--", command).out.strip()
+
+        kernel = shell(f"({ADD_SECTIONS}) >&2; {release_kernel('amd64')}")
+        older, newer = (versions := shell(DRIVER_VERSIONS).split())[0], versions[-1]
+        assert older != newer, "the package sources have one version"
+        for version in (older, newer, older):
+            request(
+                inventory,
+                nvidia_driver_source="distribution",
+                nvidia_driver_flavor="proprietary",
+                nvidia_driver_without_gpu_enabled=True,
+                nvidia_driver_version=version,
+                nvidia_driver_kernels=[kernel],
+            )
+            only = ("-i", str(inventory), "--json", *ONLY)
+            done = provision("apply", "--yes", *only, timeout=2 * 3600)
+
+            assert [one["status"] for one in done.document["nodes"]] == ["changed"], str(done)
+            assert shell("dkms status") == f"nvidia-current/{version}, {kernel}, x86_64: installed"
+            installed = shell("dpkg-query -W -f '${Version}\\n' nvidia-kernel-dkms libcuda1 nvidia-smi libnvidia-ml1")
+            assert {line.partition("-")[0] for line in installed.splitlines()} == {version}
+            assert provision.ok("plan", *only).document["converged"] is True
+    finally:
+        down = provision("lab", "down", lab)
+    assert down.code == 0, str(down)

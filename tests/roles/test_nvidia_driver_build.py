@@ -45,6 +45,9 @@ class Node:
         for name, content in MODULES.items():
             (folder / name).write_bytes(content)
         (self.root / "modules" / KERNEL / "modules.dep").touch()
+        link = self.root / "dkms" / NAME / f"kernel-{KERNEL}-{MACHINE}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(f"{VERSION}/{KERNEL}/{MACHINE}")
         return folder
 
     @property
@@ -135,6 +138,73 @@ def test_a_kernel_with_modules_is_not_built_again(make: Make) -> None:
     assert (result["changed"], result["outcome"]["ok"], node.commands()) == (False, True, "")
 
 
+@pytest.fixture
+def stack(make: Make, monkeypatch: pytest.MonkeyPatch) -> tuple[Node, Path]:
+    """A node with built modules, and the symbols of a vendor's RDMA stack for the same kernel."""
+    node = make("a")
+    node.built()
+    monkeypatch.setattr(module, "STACK", str(node.root / "ofa_kernel"))
+    symbols = node.root / "ofa_kernel" / MACHINE / KERNEL / "Module.symvers"
+    symbols.parent.mkdir(parents=True)
+    symbols.touch()
+    os.utime(node.root / "modules" / KERNEL / "modules.dep", (1000, 1000))
+    return node, symbols
+
+
+def test_modules_that_are_older_than_the_rdma_stack_are_built_anew(stack: tuple[Node, Path]) -> None:
+    """nvidia-peermem is built against it."""
+    node, symbols = stack
+    os.utime(symbols, (2000, 2000))
+
+    result = node.call(action="build", kernels=[KERNEL])
+    assert (result["changed"], result["outcome"]["ok"]) == (True, True)
+    source = f"-m {NAME} -v {VERSION} -k {KERNEL}"
+    assert node.commands() == f"build --force {source}\ninstall --force {source}\n"
+
+
+def test_modules_that_are_newer_than_the_rdma_stack_stay(stack: tuple[Node, Path]) -> None:
+    """Also without such a stack."""
+    node, symbols = stack
+    os.utime(symbols, (500, 500))
+    assert not node.call(action="build", kernels=[KERNEL])["changed"]
+    symbols.unlink()
+    assert not node.call(action="build", kernels=[KERNEL])["changed"]
+    assert node.commands() == ""
+
+
+def test_only_the_installed_driver_is_built_anew(stack: tuple[Node, Path]) -> None:
+    """DKMS can have the sources of another one, whose modules would replace those of the installed driver."""
+    node, symbols = stack
+    os.utime(symbols, (2000, 2000))
+    (node.root / "dkms" / NAME / "550.1" / "source").mkdir(parents=True)
+
+    assert node.call(action="build", kernels=[KERNEL])["changed"]
+    assert "550.1" not in node.commands()
+
+
+def test_modules_that_are_older_than_the_rdma_stack_are_carried_anew(stack: tuple[Node, Path]) -> None:
+    """A node with the modules of a build node gets its next build; DKMS replaces an installed build only if forced."""
+    node, symbols = stack
+    os.utime(symbols, (500, 500))
+    [current] = node.call(action="state", kernels=[KERNEL])["builds"]
+    os.utime(symbols, (2000, 2000))
+    [stale] = node.call(action="state", kernels=[KERNEL])["builds"]
+
+    assert (bool(current["digest"]), stale["digest"]) == (True, "")
+
+
+def test_a_failed_build_against_the_rdma_stack_is_named(stack: tuple[Node, Path]) -> None:
+    """With the log."""
+    node, symbols = stack
+    os.utime(symbols, (2000, 2000))
+    node.dkms = "echo 'Error! Bad return status for module build' >&2; exit 10"
+    outcome = build(node)
+
+    assert (outcome["ok"], outcome["cause"]) == (False, "rdma_stack")
+    assert "Bad return status" in outcome["evidence"]
+    assert "make.log" in outcome["remedy"]
+
+
 def test_a_reset_removes_the_folders_of_kernels_that_are_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +282,7 @@ def test_the_modules_of_one_node_are_installed_on_another(make: Make, cache: Pat
     result = Plugin(other).on("other")
     assert result["changed"]
     assert {path.name: path.read_bytes() for path in other.folder.iterdir()} == MODULES
-    assert f"install -m {NAME} -v {VERSION} -k {KERNEL} -a {MACHINE}" in other.commands()
+    assert f"install --force -m {NAME} -v {VERSION} -k {KERNEL} -a {MACHINE}" in other.commands()
     assert result["carried"] == stored["stored"]
 
     for node, host in ((builder, "builder"), (other, "other")):

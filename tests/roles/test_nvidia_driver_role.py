@@ -465,6 +465,34 @@ def test_a_pinned_version_is_written_for_apt() -> None:
     assert wrong.value("__nvidia_driver_choice.refusal.variable") == "nvidia_driver_version"
 
 
+@pytest.mark.parametrize(
+    ("requested", "installed", "replaced"),
+    [
+        ("535.309.01", "535.261.03-1", ["libcuda1", "nvidia-smi"]),
+        ("535.261.03", "535.309.01-0+deb12u1", ["libcuda1", "nvidia-smi"]),
+        ("535.261.03", "535.261.03-1", []),
+        ("", "535.261.03-1", []),
+    ],
+)
+def test_packages_of_another_version_are_replaced(requested: str, installed: str, replaced: list[str]) -> None:
+    """Older and newer ones; those of the driver's tools have versions of their own."""
+    own = dict.fromkeys(("libcuda1", "nvidia-smi", "nvidia-kernel-dkms"), installed)
+    packages = {**PACKAGES, **own, "nvidia-persistenced": "535.171.04-1", "nvidia-modprobe": "535.309.01-1"}
+    one = role(nvidia_driver_version=requested, platform_node={"packages": packages})
+
+    assert one.value("__nvidia_driver_replaced") == dict.fromkeys(replaced, f"{requested}-*")
+
+
+def test_a_version_that_replaces_a_loaded_driver_waits_for_jobs() -> None:
+    """Also if no package is missing."""
+    names = role().value("__nvidia_driver_choice.packages")
+    for requested, holds in (("535.261.03", True), ("535.309.01", False)):
+        node = {"jobs": ["training"], "packages": PACKAGES | dict.fromkeys(names, "535.261.03-1")}
+        one = role({"loaded": "535.261.03"}, nvidia_driver_version=requested, platform_node=node)
+
+        assert one.holds("preflight", CHECKS["jobs"]) is holds
+
+
 CHECKS = {
     "driver": "Check that there is a driver for the node",
     "elsewhere": "Check that no driver from elsewhere is installed",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ADD_SECTIONS", "DRIVER_VERSION", "INSTALL", "INSTALLED", "release_kernel"]
+__all__ = ["ADD_SECTIONS", "DRIVER_VERSION", "DRIVER_VERSIONS", "INSTALL", "INSTALLED", "release_kernel"]
 
 ADD_SECTIONS = (
     "sed -i 's/^Components:.*/Components: main contrib non-free non-free-firmware/'"
@@ -13,6 +13,8 @@ INSTALL = "DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-re
 INSTALLED = "dpkg-query -W -f '${db:Status-Abbrev} ${Package}\\n' | grep -E '^i.*(nvidia|libcuda|dkms)' || true"
 DRIVER_VERSION = "apt-cache show nvidia-open-kernel-dkms | sed -n 's/^Version: \\(.*\\)-[^-]*$/\\1/p' | head -n 1"
 """The version of the open modules. That of the libraries can be newer, and then has to be pinned to this one."""
+DRIVER_VERSIONS = "apt-cache madison nvidia-kernel-dkms | cut -d'|' -f2 | tr -d ' ' | cut -d- -f1 | sort -uV"
+"""The versions of the proprietary modules, of which the security archive has one, too."""
 
 
 def release_kernel(flavor: str) -> str:

@@ -20,21 +20,20 @@ options:
 author: [provision]
 """
 
-import binascii
 import glob
 import hashlib
 import os
 import re
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.nvidia_driver_files import data, module_file, requires_signature, result, text
+from ansible.module_utils.nvidia_driver_files import module_file
+from ansible.module_utils.platform_dkms import data, is_enrolled, requires_signature, result, text
 from ansible.module_utils.platform_kernel_module_failures import diagnose
 from ansible.module_utils.platform_origin import record, record_module, record_unit
 from ansible.module_utils.platform_replace import replace
 
 DEVICES = "/sys/bus/pci/devices"
 VFIO = "/sys/bus/pci/drivers/vfio-pci"
-TRUSTED = ("/sys/firmware/efi/efivars/db-*", "/sys/firmware/efi/efivars/MokListRT*")
 OWN_FILE = "/etc/modprobe.d/provision-nvidia-driver.conf"
 UNIT = "nvidia-persistenced.service"
 FABRIC_UNIT = "nvidia-fabricmanager.service"
@@ -69,17 +68,6 @@ def devices(pattern, root="/"):
 def is_loaded(name, root="/"):
     """Return whether a kernel module is loaded."""
     return os.path.isdir(f"{root.rstrip('/')}/sys/module/{name}")
-
-
-def is_enrolled(certificate, root="/"):
-    """Return whether the firmware trusts a certificate (PEM or DER file): it is in a list of certificates."""
-    root = root.rstrip("/")
-    content = data(root + certificate)
-    pem = re.search(rb"-----BEGIN CERTIFICATE-----(.*?)-----END", content, re.DOTALL)
-    if pem:
-        content = binascii.a2b_base64(pem.group(1))
-    lists = [data(path) for pattern in TRUSTED for path in glob.glob(root + pattern)]
-    return bool(content) and any(content in certificates for certificates in lists)
 
 
 def probe(module):

@@ -6,7 +6,8 @@ module: nvidia_driver_build
 short_description: Build the modules of the NVIDIA driver by DKMS, or install those of another node
 description:
   - action=record records the kernels that have a folder, for a reset.
-  - action=build builds the modules for each kernel that has none. The result has the cause if one cannot be built.
+  - action=build builds the modules for each kernel that has none, and anew if a vendor's RDMA stack was built after them, because
+    nvidia-peermem is built against it. The result has the cause if one cannot be built.
   - action=state lists the sources of the driver in DKMS, and for each kernel the digest of its modules.
   - action=export returns the modules of one build.
   - action=install puts the modules of another node into the folder of DKMS, checks their hashes and the kernel that they are
@@ -40,8 +41,8 @@ import shutil
 import zlib
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.nvidia_driver_files import data, module_file, requires_signature, result, text
-from ansible.module_utils.platform_kernel_module_failures import compiler_line, diagnose
+from ansible.module_utils.nvidia_driver_files import module_file
+from ansible.module_utils.platform_dkms import autoinstall, data, kernel_folders, requires_signature, result
 from ansible.module_utils.platform_origin import record
 
 DKMS = "/var/lib/dkms"
@@ -50,14 +51,9 @@ NAME = re.compile(r"nvidia[a-z0-9-]{0,60}\Z")
 VERSION = re.compile(r"[0-9][0-9.]{0,30}\Z")
 KERNEL = re.compile(r"[0-9][A-Za-z0-9.+~_-]{0,63}\Z")
 FILE = re.compile(r"nvidia[a-z0-9-]{0,60}\.ko(\.(xz|zst|gz))?\Z")
-BUILD_SECONDS = "3600"
 MAX_BYTES = 512 * 2**20
-MAX_LINES = 2000
-
-
-def kernel_folders():
-    """Return the names of the folders of kernels."""
-    return sorted(os.listdir(FOLDERS)) if os.path.isdir(FOLDERS) else []
+BUILD_SECONDS = "3600"
+STACK = "/usr/src/ofa_kernel"  # where a vendor's RDMA stack puts what other modules are built against
 
 
 def trees():
@@ -73,6 +69,16 @@ def trees():
 def folder(name, version, kernel):
     """Return the folder of a build."""
     return os.path.join(DKMS, name, version, kernel, os.uname().machine)
+
+
+def installed_trees(kernel):
+    """Return name and version of the sources whose build DKMS has installed for a kernel: it links to that build."""
+    link = f"kernel-{kernel}-{os.uname().machine}"
+    return [
+        (name, version)
+        for name, version in trees()
+        if os.path.realpath(os.path.join(DKMS, name, link)) == os.path.realpath(folder(name, version, kernel))
+    ]
 
 
 def hashes(name, version, kernel):
@@ -91,7 +97,8 @@ def digest(files):
 def state(kernels):
     """Return each source of the driver with the digest of its installed build, for each kernel.
 
-    A build without modules in the kernel's folder is that of an interrupted installation.
+    A build without modules in the kernel's folder is that of an interrupted installation; one that is older than a
+    vendor's RDMA stack has to be replaced. Both have no digest.
     """
     machine = os.uname().machine
     return [
@@ -100,7 +107,9 @@ def state(kernels):
             "version": version,
             "kernel": kernel,
             "machine": machine,
-            "digest": digest(hashes(name, version, kernel)) if module_file(kernel) else "",
+            "digest": digest(hashes(name, version, kernel))
+            if module_file(kernel) and not is_older_than_stack(kernel)
+            else "",
         }
         for kernel in kernels
         for name, version in trees()
@@ -109,27 +118,44 @@ def state(kernels):
 
 def build(module, kernel):
     """Build the modules for a kernel; return the outcome."""
-    if not module.get_bin_path("dkms"):
-        return result(
-            "not_installed",
-            f"the packages have no driver for kernel {kernel}",
-            "Reboot into a kernel of the packages, or install the packages of this kernel.",
-        )
-    module.run_command(["timeout", BUILD_SECONDS, "dkms", "autoinstall", "-k", kernel])
-    if module_file(kernel):
-        return result(ok=True)
-    if not os.path.isdir(f"/lib/modules/{kernel}/build"):
-        return result(
-            "kernel_headers_missing",
-            f"the headers of kernel {kernel}, for which DKMS has to build the driver, are not installed",
-            "Install them, or reboot into the kernel whose headers are installed, then apply again.",
-        )
-    logs = sorted(glob.glob(DKMS + "/nvidia*/*/build/make.log"), key=os.path.getmtime)
-    lines = text(logs[-1]).splitlines()[-MAX_LINES:] if logs else []
-    cause = diagnose(make="\n".join(lines))
-    explanation = f"DKMS cannot build the driver for kernel {kernel}: {cause.explanation}"
-    log = f" The complete output is in {logs[-1]}." if logs else ""
-    return result(cause.cause, explanation, cause.remedy + log, compiler_line(lines) or cause.evidence)
+    return autoinstall(module, kernel, "the driver", DKMS + "/nvidia*/*", lambda: bool(module_file(kernel)))
+
+
+def is_older_than_stack(kernel):
+    """Return whether a vendor's RDMA stack was built for a kernel after the modules of the driver."""
+    folders = [os.path.join(STACK, os.uname().machine, kernel), os.path.join(STACK, kernel)]
+    times = [os.path.getmtime(one) for one in (folder + "/Module.symvers" for folder in folders) if os.path.exists(one)]
+    path = module_file(kernel)
+    return bool(times and installed_trees(kernel) and os.path.exists(path)) and os.path.getmtime(path) < max(times)
+
+
+def rebuild(module, kernel):
+    """Build the modules of a kernel anew, because the RDMA stack has changed; return the outcome."""
+    for name, version in installed_trees(kernel):
+        source = ["-m", name, "-v", version, "-k", kernel]
+        for verb in ("build", "install"):
+            code, out, err = module.run_command(["timeout", BUILD_SECONDS, "dkms", verb, "--force", *source])
+            if code != 0:
+                log = os.path.join(DKMS, name, version, "build/make.log")
+                return result(
+                    "rdma_stack",
+                    f"DKMS cannot {verb} {name} {version} anew for kernel {kernel} after a change of the RDMA stack",
+                    f"Read {log} on the node, then apply again.",
+                    err or out,
+                )
+    return result(ok=True)
+
+
+def build_all(module, kernels):
+    """Build what is missing or older than the RDMA stack; return whether there was any, and the outcome."""
+    missing = [kernel for kernel in kernels if not module_file(kernel)]
+    stale = [kernel for kernel in kernels if kernel not in missing and is_older_than_stack(kernel)]
+    outcome = result(ok=True)
+    for kernel in [] if module.check_mode else missing + stale:
+        outcome = build(module, kernel) if kernel in missing else rebuild(module, kernel)
+        if not outcome["ok"]:
+            break
+    return bool(missing or stale), outcome
 
 
 def export(module):
@@ -190,7 +216,7 @@ def install(module):
             module.fail_json(msg=f"{one}: built for kernel {magic[0] if magic else 'unknown'}, not for {kernel}")
     os.rename(temporary, built)
     code, out, err = module.run_command(
-        ["dkms", "install", "-m", name, "-v", version, "-k", kernel, "-a", os.uname().machine]
+        ["dkms", "install", "--force", "-m", name, "-v", version, "-k", kernel, "-a", os.uname().machine]
     )
     if code != 0 or not module_file(kernel):
         shutil.rmtree(built, ignore_errors=True)
@@ -225,7 +251,7 @@ def main():
     action, kernels = module.params["action"], module.params["kernels"]
     if action == "record":
         if not module.check_mode:
-            record("kernel_folders", "all", {"existing": kernel_folders()})
+            record("kernel_folders", "all", {"existing": kernel_folders(FOLDERS)})
         module.exit_json(changed=False)
     if action == "state":
         module.exit_json(changed=False, builds=state(kernels))
@@ -235,13 +261,8 @@ def main():
         if not module.check_mode:
             install(module)
         module.exit_json(changed=True)
-    missing = [kernel for kernel in kernels if not module_file(kernel)]
-    outcome = result(ok=True)
-    for kernel in [] if module.check_mode else missing:
-        outcome = build(module, kernel)
-        if not outcome["ok"]:
-            break
-    module.exit_json(changed=bool(missing), outcome=outcome)
+    changed, outcome = build_all(module, kernels)
+    module.exit_json(changed=changed, outcome=outcome)
 
 
 if __name__ == "__main__":

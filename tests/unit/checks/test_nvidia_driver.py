@@ -220,25 +220,25 @@ def test_checks_of_the_running_kernel_are_skipped_for_a_driver_of_the_next_one(j
 
 
 @pytest.mark.parametrize(
-    ("variables", "is_installed"),
+    ("variables", "code"),
     [
-        ({"nvidia_driver_version": "535.261.03"}, True),
-        ({"nvidia_driver_version": "535.26"}, False),
-        ({"nvidia_driver_branch": "535"}, True),
-        ({"nvidia_driver_branch": 535}, True),
-        ({"nvidia_driver_branch": "580"}, False),
-        ({"nvidia_driver_branch": "580", "nvidia_driver_source": "present"}, True),
-        ({"nvidia_driver_branch": "{{ site_branch }}"}, True),
+        ({"nvidia_driver_version": "535.261.03"}, "ok"),
+        ({"nvidia_driver_version": "535.26"}, "other_version"),
+        ({"nvidia_driver_branch": "535"}, "ok"),
+        ({"nvidia_driver_branch": 535}, "ok"),
+        ({"nvidia_driver_branch": "580"}, "other_branch"),
+        ({"nvidia_driver_branch": "580", "nvidia_driver_source": "present"}, "ok"),
+        ({"nvidia_driver_branch": "{{ site_branch }}"}, "ok"),
     ],
 )
 def test_an_installed_driver_of_another_version_is_reported(
     judged: Judged,
     variables: dict[str, Any],
-    is_installed: bool,  # noqa: FBT001
+    code: str,
 ) -> None:
-    """An apply installs what is missing, and replaces nothing."""
+    """An apply installs another version of a branch, and no other branch."""
     facts = modules("535.261.03", "open", "535.261.03")
     result = judged(REQUEST | variables, **facts)["nvidia_driver.modules"]
 
-    assert result.reason.code == f"nvidia_driver.modules.{'ok' if is_installed else 'other_version'}"
-    assert (result.status is PASS) == is_installed
+    assert result.reason.code == f"nvidia_driver.modules.{code}"
+    assert (result.status is PASS) == (code == "ok")

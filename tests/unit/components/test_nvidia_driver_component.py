@@ -159,9 +159,13 @@ def test_what_no_apply_can_fix_is_a_finding_and_no_step() -> None:
 
 
 def test_what_an_apply_fixes_is_a_step() -> None:
-    """Missing modules, an open way for nouveau, and a daemon that does not run."""
+    """Missing modules, another version, an open way for nouveau, and a daemon that does not run."""
     driver = FACTS.nvidia_driver
     assert isinstance(driver, NvidiaDriver)
+    other = cluster_of(**REQUEST, nvidia_driver_version="550.163.01")
+    steps = {one.role: one for one in plan_node(scene_of(before=other, now=other))}
+    assert [one.code for one in steps[ROLE].reasons] == ["nvidia_driver.modules.other_version"]
+    assert {"peer_memory", "nvidia_container"} <= steps.keys()
     for facts, code in (
         (NOT_LOADED, "nvidia_driver.modules.missing"),
         ({"nvidia_driver": dataclasses.replace(driver, nouveau_blocked=False)}, "nvidia_driver.nouveau.not_blocked"),
