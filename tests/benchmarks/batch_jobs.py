@@ -27,6 +27,7 @@ from provision.cli.list import RECENT
 from provision.node_archive import archive
 from tests.support.command import ROOT, Provision, eventually
 from tests.support.jobs import use_engine
+from tools.performance import Recorder
 
 LAB = f"bench{os.getpid()}"
 LINES, PAUSE = 12, 0.3
@@ -279,6 +280,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench")
     given = parser.parse_args()
     load = os.getloadavg()[0]
+    title = "batch_jobs" if given.engine == "direct" else f"batch_jobs_{given.engine}"
+    recorder = Recorder(title, f"Batch jobs, engine {given.engine}", ours=["provision"], notes=["GPUs are SIMULATED."])
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         own = {} if given.lab else {"XDG_STATE_HOME": f"{folder}/state"}
         provision, lab = Provision(Path(folder), **own), given.lab or LAB
@@ -298,13 +301,18 @@ def main() -> None:
         finally:
             if not given.lab:
                 provision("lab", "down", lab)
-    title = "batch_jobs" if given.engine == "direct" else f"batch_jobs_{given.engine}"
     given.out.mkdir(parents=True, exist_ok=True)
     head = (
         f"{len(bench.addresses)} container nodes, engine {given.engine} ({os.cpu_count()} processors, "
         f"load {load:.1f} before, {os.getloadavg()[0]:.1f} after), {time.strftime('%Y-%m-%d %H:%M')}. SIMULATED GPUs.\n"
         "How to read it: tests/benchmarks/README.md\n\n"
     )
+    options = f"--nodes {len(bench.addresses)} --engine {given.engine} --stored {given.stored}"
+    for row in rows:
+        command = f"make bench-jobs BENCH_JOBS='{options}'"
+        recorder.add(row.task, len(bench.addresses), "provision", row.ours, command)
+        recorder.add(row.task, len(bench.addresses), row.other, row.others, command)
+    recorder.save(given.out)
     (given.out / f"{title}.txt").write_text(head + table(rows))
     numbers = [{"task": row.task, "ours": row.ours, "other": row.other, "others": row.others} for row in rows]
     (given.out / f"{title}.json").write_text(json.dumps({"load": load, "rows": numbers}, indent=1) + "\n")

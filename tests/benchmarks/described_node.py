@@ -297,5 +297,10 @@ FACTS: dict[str, Callable[[Description, Mapping[str, str]], str]] = {
     "simulated": _constant("everything=a node of a benchmark (SIMULATED)"),
 }
 """Fact -> what its command prints; facts with the same command share an entry."""
-NO_OUTPUT = frozenset({"receipts", "peer_status", "slurm", "firewall", "rescue", "selinux", "selinux_denials"})
+NO_OUTPUT = frozenset(
+    {
+        *("receipts", "kernel_upgrade", "peer_status", "slurm", "firewall", "package_proxy", "rescue", "selinux"),
+        "selinux_denials",
+    }
+)
 """Facts whose commands print nothing on a node to which nothing was applied, without SELinux and firewall."""

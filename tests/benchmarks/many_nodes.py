@@ -20,6 +20,7 @@ from pathlib import Path
 from tests.benchmarks import plot
 from tests.benchmarks.measure import Cost, measure
 from tests.benchmarks.simulated_nodes import Nodes, SimulatedNodes
+from tools.performance import Recorder
 
 __all__ = ["PROGRAMS", "Result", "run"]
 
@@ -29,10 +30,15 @@ PROGRAMS = {
     BASE: "{python} -m tests.benchmarks.fan_out paramiko {inventory}",
     "fabric": "{python} -m tests.benchmarks.fan_out fabric {inventory}",
     "connectors": "{python} -m tests.benchmarks.fan_out connectors {inventory}",
-    "look": "{python} -m tests.benchmarks.look {inventory}",
+    "probe and verify": "{python} -m tests.benchmarks.look {inventory}",
     "plan": "{python} -m provision plan --json -i {inventory}",
     "plan again": "{python} -m provision plan --json -i {inventory}",
 }
+OURS = ("connectors", "probe and verify", "plan", "plan again")
+NOTES = """
+The nodes are SIMULATED: an SSH server on this machine answers for each of them, with a host key of its own.
+paramiko, fabric and connectors (the SSH layer of `provision`) run `true` on each node; the others probe it.
+""".strip().splitlines()
 _SLOW = {"login_seconds": 0.5, "smi_seconds": 3.0}
 _SLOWEST = 3.5
 _TITLES = ("nodes", "program", "seconds", "x", "cpu s", "ms/node", "MiB", "threads", "files", "status")
@@ -126,6 +132,7 @@ def main() -> None:
     if given.only:
         programs = {name: programs[name] for name in given.only.split(",")}
     load = os.getloadavg()[0]
+    recorder = Recorder("many_nodes", "A probe of many SIMULATED nodes", ours=OURS, notes=NOTES)
     results = run([int(word) for word in given.nodes.split(",") if word], programs)
     results += run([int(word) for word in given.slow_nodes.split(",") if word], programs, slow=True)
     given.out.mkdir(parents=True, exist_ok=True)
@@ -134,6 +141,14 @@ def main() -> None:
         f"{time.strftime('%Y-%m-%d %H:%M')}. How to read it: tests/benchmarks/README.md\n\n"
     )
     (given.out / "many_nodes.txt").write_text(head + table(results))
+    for result in results:
+        option = f"--nodes '' --slow-nodes {result.nodes}" if result.slow else f"--nodes {result.nodes} --slow-nodes ''"
+        recorder.add(
+            "slow nodes" if result.slow else "probe", result.nodes, result.program, [result.cost.seconds],
+            f'make bench-look BENCH_LOOK="{option}"', [result.cost.cpu_seconds],
+        )  # fmt: skip
+    if not any(result.cost.code for result in results):
+        recorder.save(given.out)
     rows = [{**dataclasses.asdict(result), "load": load} for result in results]
     for row in rows:
         row["cost"] = {key: value for key, value in row["cost"].items() if key not in {"out", "err"}}
