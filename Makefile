@@ -14,7 +14,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist release unit unit-1 unit-2 unit-3 unit-4 unit-5 unit-oldest yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch recorded recorded-jobs batch drift tutorials systems package-managers slurm slurm-load driver chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs site site-check clean
+.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist release unit unit-1 unit-2 unit-3 unit-4 unit-5 unit-oldest yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch recorded recorded-jobs batch drift tutorials systems package-managers slurm slurm-load driver chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-images bench-revisions bench-gate bench-record docs site site-check clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -35,7 +35,7 @@ help:
 	@echo "make unit-oldest tests of what runs on nodes, under the oldest Python of this machine (3.6, if it has one)"
 	@echo "make systems    a cluster of Debian, Ubuntu and Enterprise Linux (the last two SIMULATED), and every role on Ubuntu"
 	@echo "make package-managers  locks, interruptions, signatures, holds and resets, by the same tests for apt and dnf"
-	@echo "make driver     Debian's NVIDIA driver on container nodes: built for two kernels, carried, reset (half an hour)"
+	@echo "make driver     NVIDIA driver (Debian's) and RDMA stack (SIMULATED) on container nodes: built, carried, reset (half an hour)"
 	@echo "make slurm      a Slurm cluster of four nodes, there and back, on Debian 12 and 13, and its jobs"
 	@echo "make slurm-load 500 jobs of three users on Slurm, random faults, and the documented features (hours)"
 	@echo "make chaos      faults at random moments of an apply"
@@ -43,8 +43,10 @@ help:
 	@echo "make partitions a node is cut off before, during and after each job verb (one to two hours)"
 	@echo "make exhaustive the choice of GPUs, compared with trying every one"
 	@echo "make baremetal  virtual machines: kernel modules, power cuts, reboots, then the whole way"
-	@echo "make bench      what a look at 10, 100 and 1000 SIMULATED nodes costs, and apply on 8 container nodes"
+	@echo "make bench      what a look at 10, 100 and 1000 SIMULATED nodes costs, and apply on 4 container nodes"
+	@echo "make bench-gate the same, and compare with the recorded runs; bench-record records the last runs"
 	@echo "make bench-jobs how long a batch job takes to start, and its list and output to show, beside ssh and docker"
+	@echo "make bench-images an image on 1, 2 and 4 container nodes, by plain pulls and by copies between them (SIMULATED links)"
 	@echo "make bench-revisions BEFORE=CHECKOUT  this checkout and another one, in turns"
 	@echo "make docs       write the generated files anew, and build the documentation in build/site"
 	@echo "make site-check every page of the documentation in Chromium: layout, links, search, accessibility"
@@ -74,7 +76,7 @@ SLOWEST := --durations=40 --durations-min=2
 # RECORD=1 writes which roles were tested on which systems, if all tests of a run succeed, into docs/data/systems.json and its page.
 RECORD_SYSTEMS := $(if $(RECORD),--record-systems)
 # Tests that share one lab run one after the other; those that need none, or have a lab of their own, run beside them.
-BESIDE := $(patsubst %,tests/integration/test_%.py,adopt bench_page container_lab engine_run first_steps installed inventory lab_services \
+BESIDE := $(patsubst %,tests/integration/test_%.py,adopt bench_page container_lab engine_run first_steps image_peers installed inventory lab_services \
   left_out lock_holder many_nodes more_systems new_role node_locks package_managers release rescue role_modules slurm_role submitters systems tutorial without_python)
 ON_THE_LAB := tests/integration $(addprefix --ignore=,$(BESIDE))
 
@@ -105,9 +107,9 @@ check: setup
 
 # What runs on nodes uses nothing newer than Python 3.6. `# novermin` marks a newer function whose absence the code handles.
 ON_NODES := provision/node provision/facts/os_release.py provision/facts/kernel_module_failures.py provision/report/package_remedies.py \
-  provision/report/rescue_remedies.py \
+  provision/report/rescue_remedies.py provision/report/kernel_remedies.py \
   $(wildcard roles/*/library roles/*/module_utils) \
-  $(addprefix provision/lab/files/,make_gpu_devices.py nvidia_container_cli.py nvidia_container_runtime.py nvidia_container_runtime_hook.py nvidia_ctk.py nvidia_smi.py)
+  $(addprefix provision/lab/files/,make_gpu_devices.py mlnx_qos.py nvidia_container_cli.py nvidia_container_runtime.py nvidia_container_runtime_hook.py nvidia_ctk.py nvidia_smi.py)
 lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -262,9 +264,10 @@ systems: setup
 package-managers: setup
 	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_package_managers.py -m long $(PACKAGE_CASES)
 
-# Debian's real driver and its builds on container nodes (half an hour on two processors); `make baremetal` loads it.
+# Debian's real driver and a SIMULATED RDMA stack, and their builds on container nodes (half an hour on two processors);
+# `make baremetal` loads the driver.
 driver: setup
-	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_nvidia_driver.py
+	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_nvidia_driver.py tests/integration/test_rdma_stack.py
 
 # A Slurm cluster of four nodes, there and back, on Debian 12 and 13; jobs, and the contract of job engines (an hour on two
 # processors).
@@ -295,7 +298,7 @@ faults: setup
 baremetal: setup
 	$(BIN)/pytest -q -p no:cacheprovider tests/baremetal $(RECORD_SYSTEMS)
 
-# tests/benchmarks/README.md says how to read them; pyinfra has an environment of its own.
+# tests/benchmarks/README.md says how to read them; Mitogen and pyinfra have an environment of their own.
 BENCH_VENV := build/bench/venv
 
 bench: bench-look bench-nodes
@@ -304,7 +307,16 @@ bench-look: setup
 	$(BIN)/python -m tests.benchmarks.many_nodes $(BENCH_LOOK)
 
 bench-nodes: setup $(BENCH_VENV)/.done
-	$(BIN)/python -m tests.benchmarks.container_nodes --pyinfra $(BENCH_VENV)/bin/pyinfra $(BENCH_NODES)
+	$(BIN)/python -m tests.benchmarks.container_nodes --venv $(BENCH_VENV) $(BENCH_NODES)
+
+# The ratios of a new run are compared with the recorded ones; `make -o bench bench-gate` compares those of the last runs.
+bench-gate: bench
+	$(BIN)/python -m tools.performance gate
+
+# Writes the last runs, if no files were modified, into docs/data/performance.json and its page.
+bench-record:
+	$(BIN)/python -m tools.performance record
+	$(BIN)/python -m tools.performance_page
 
 # BEFORE=CHECKOUT: another checkout with a .venv of its own.
 bench-revisions: setup
@@ -312,6 +324,9 @@ bench-revisions: setup
 
 bench-jobs: setup
 	$(BIN)/python -m tests.benchmarks.batch_jobs $(BENCH_JOBS)
+
+bench-images: setup
+	$(BIN)/python -m tests.benchmarks.image_copies $(BENCH_IMAGES)
 
 $(BENCH_VENV)/.done: tests/benchmarks/requirements.lock
 	$(PYTHON) -m venv $(BENCH_VENV)
@@ -327,6 +342,7 @@ docs: $(VENV)/.done
 	$(BIN)/python -m tools.variables_page > docs/reference/variables.md
 	$(BIN)/python -m tools.ports_page > docs/reference/ports.md
 	$(BIN)/python -m tools.systems_page > docs/reference/systems.md
+	$(BIN)/python -m tools.performance_page
 	$(BIN)/python -m tools.json_page > docs/reference/json.md
 	$(BIN)/python -m tools.advise_page > docs/reference/advise.md
 	$(BIN)/python -m tools.terminal_picture

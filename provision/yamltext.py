@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -16,6 +17,15 @@ def safe_load(text: str) -> Any:
         yaml.YAMLError: it is not YAML.
     """
     return yaml.load(text, Loader=_Loader)  # noqa: S506 # nosec B506 # a safe loader
+
+
+def events(text: str) -> Iterator[Any]:
+    """Yield the parser's events one by one, without recursion: the depth of untrusted text is counted with them.
+
+    Raises:
+        yaml.YAMLError: it is not YAML.
+    """
+    yield from yaml.parse(text, Loader=_Loader)
 
 
 def compose(text: str) -> Any:

@@ -77,6 +77,7 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "the system is one that the role `platform` knows",
         "fail; warn for one that is untested or supported with best effort",
     ),
+    "node.stack_lock": ("the components of the stack have the versions of stack.lock.yml, if there is one", "fail"),
     "node.clock": ("the node's clock agrees with the controller's within five minutes", "warn"),
     "node.disks": ("the file systems that count can be written, and have room and inodes", "fail"),
     "node.data": (
@@ -109,7 +110,21 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "firewalld or ufw admits the TCP ports of jobs, and of SSH between containers, from all other nodes",
         "fail; skip for a single node",
     ),
-    "rdma_stack.packages": ("rdma-core or an OFED is installed, and all packages of the last apply still are", "fail"),
+    "rdma_stack.packages": (
+        "rdma-core or an OFED is installed (a requested one in its release), and all packages of the last apply are",
+        "fail",
+    ),
+    "rdma_stack.modules": (
+        "DKMS has built a requested vendor's stack for the running kernel, its modules are loaded, and openibd runs",
+        (
+            "fail, with the compiler's line; warn if they are built for other kernels; skip without a request "
+            "(`rdma_stack_source`), and on a container node"
+        ),
+    ),
+    "rdma_stack.firmware": (
+        "the firmware of each RDMA card, which nothing here updates",
+        "pass; skip without cards",
+    ),
     "rdma_stack.devices": (
         "every RDMA device of a card is active",
         "warn when some are down, fail when all are or cards have no device; skip without cards",
@@ -323,11 +338,40 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "container_ssh.known_hosts": ("the key in use of every node is pinned", "fail, with the nodes named"),
     "fabric_host.mtu": ("the data interfaces have the MTU of the inventory", "fail"),
     "fabric_host.arp": ("the data interfaces answer ARP for their own addresses only, where set", "fail"),
+    "fabric_host.interface_names": (
+        "the interfaces have the names of the inventory; before the next boot, or without a card, it is a warning",
+        "fail",
+    ),
     "fabric_host.hugepages": (
         "the hugepages of the inventory are reserved; a part of them, or an unsupported size, is a warning",
         "fail",
     ),
     "fabric_host.governor": ("all CPUs have the frequency governor of the inventory", "fail"),
+    "fabric_host.kernel_arguments": (
+        "boot menu and running kernel have the arguments of the inventory; without a reboot since, it is a warning",
+        "fail",
+    ),
+    "fabric_host.pcie_read_request": (
+        "the cards of the data interfaces have the maximum PCIe read request of the inventory",
+        "fail",
+    ),
+    "fabric_host.pcie_acs": ("where disabled, no bridge above cards and GPUs redirects their traffic (ACS)", "fail"),
+    "fabric_host.roce": (
+        "the RDMA devices on the data interfaces have the default RoCE mode and type of service of the inventory",
+        "fail",
+    ),
+    "package_cache.reachable": (
+        "the package cache of the cluster answers the node, and serves all its repositories with http://",
+        "fail; warn if packages bypass it; skip without cluster_package_cache",
+    ),
+    "fabric_host.roce_qos": (
+        "the data interfaces have trust, PFC and ECN of the inventory; if they are unknown, it is a warning",
+        "fail",
+    ),
+    "fabric_host.irq_affinity": (
+        "interrupts of data cards run on CPUs of the card's NUMA node, where set",
+        "fail",
+    ),
     "platform.rescue": (
         "the node has not reverted the last change of network or firewall, which the controller did not confirm",
         "warn",
@@ -338,6 +382,8 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "slurmd reports a valid layout of the node, and no other node has its host name",
         "fail; skip without slurmd",
     ),
+    "kernel.release": ("the node runs the kernel of the inventory (kernel_release)", "fail"),
+    "kernel.drain": ("no interrupted kernel upgrade left the node drained", "fail"),
     "slurm.munge": ("the node has the controller's munge key", "fail"),
     "slurm.configuration": (
         "the controller's configuration fits CPUs, memory, GPUs, addresses and labels of all nodes",
@@ -463,6 +509,9 @@ REASONS: Mapping[str, Wording] = {
     "node.kind.container": Wording("a container ({detail}): the host has its kernel modules and sysctls"),
     "node.kind.virtual_machine": Wording("a virtual machine ({detail})"),
     "node.kind.physical": Wording("a physical machine ({detail})"),
+    "node.stack_lock.none": Wording("no stack.lock.yml in the folder of the inventory"),
+    "node.stack_lock.ok": Wording("the versions of the lock: {components}"),
+    "node.stack_lock.differs": Wording("{deviations:;}", "{deviations:remedy}"),
     "node.clock.ok": Wording("the node's clock agrees with the controller's"),
     "node.clock.unknown": Wording("the time of the probe is unknown"),
     "node.clock.ahead": Wording("the node's clock is {seconds:span} ahead of the controller's", _CLOCK),
@@ -541,6 +590,35 @@ REASONS: Mapping[str, Wording] = {
     "rdma_stack.no_card": Wording("no RDMA card"),
     "rdma_stack.packages.ofed": Wording("{ofed} is installed"),
     "rdma_stack.packages.ok": Wording("{package} {version}"),
+    "rdma_stack.packages.container": Wording("a container gets a vendor's RDMA stack for listed kernels only"),
+    "rdma_stack.packages.vendor": Wording("{profile} {version} ({ofed})"),
+    "rdma_stack.packages.no_profile": Wording("{profile} of the requested RDMA stack is not installed", _APPLY),
+    "rdma_stack.packages.other_version": Wording(
+        "{profile} {installed} is installed, and {requested} is requested; `apply` replaces no installed packages",
+        "Correct rdma_stack_version. To change the release, drain the node, remove the stack with `provision reset`, "
+        "reboot the node, and apply again.",
+    ),
+    "rdma_stack.modules.none": Wording("the inventory requests no vendor's RDMA stack"),
+    "rdma_stack.modules.container": Wording("a container has its host's kernel modules"),
+    "rdma_stack.modules.ok": Wording("{trees} is built for the running kernel, and openibd runs"),
+    "rdma_stack.modules.other_kernel": Wording(
+        "the RDMA stack is built for kernel {kernels}, and the node runs {running}",
+        "Reboot the node into one of these kernels, or correct rdma_stack_kernels.",
+    ),
+    "rdma_stack.modules.not_built": Wording(
+        "DKMS has not built the requested RDMA stack for the running kernel", _APPLY
+    ),
+    "rdma_stack.modules.build_failed": Wording(
+        "DKMS cannot build {name} {version} for the running kernel: {explanation} ({line})",
+        "{advice} The complete output is in /var/lib/dkms/{name}/{version}/build/make.log.",
+    ),
+    "rdma_stack.modules.replaced": Wording(
+        "the loaded modules {modules:and} are not those of the installed RDMA stack",
+        "End the jobs on the node, then reboot it.",
+    ),
+    "rdma_stack.modules.openibd": Wording("openibd is {state}, and {enabled}enabled at boot", _APPLY),
+    "rdma_stack.firmware.not_reported": Wording("no RDMA card reports its firmware"),
+    "rdma_stack.firmware.ok": Wording("{firmware:few}"),
     "rdma_stack.packages.not_installed": Wording("rdma-core is not installed", _APPLY),
     "rdma_stack.packages.removed": Wording("packages were removed since the last apply: {packages}", _APPLY),
     "rdma_stack.devices.none": Wording("no RDMA device and no RDMA card on the PCI bus"),
@@ -811,9 +889,11 @@ REASONS: Mapping[str, Wording] = {
         "{causes:;}", "Install a driver branch for these GPUs (nvidia_driver_branch)."
     ),
     "nvidia_driver.modules.other_version": Wording(
-        "driver {installed} is installed, and {requested} is requested; `apply` replaces no installed packages",
-        "Install the requested driver with the package manager of the node, or correct nvidia_driver_version or "
-        "nvidia_driver_branch.",
+        "driver {installed} is installed, and {requested} is requested", _APPLY
+    ),
+    "nvidia_driver.modules.other_branch": Wording(
+        "driver {installed} is installed, and branch {requested} is requested; `apply` did not replace its packages",
+        "Install the requested branch with the package manager of the node, or correct nvidia_driver_branch.",
     ),
     "nvidia_driver.modules.reboot": Wording(
         "driver {loaded} is loaded, and {installed} is installed for the running kernel",

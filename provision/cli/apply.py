@@ -14,6 +14,7 @@ from provision.cli.common import (
     ForceOption,
     JsonOption,
     NodeOptions,
+    RebootOption,
     VerboseOption,
     YesOption,
     checked,
@@ -49,6 +50,7 @@ class ApplyOptions(NodeOptions):
     ] = None
     force: ForceOption = None
     disruptive: DisruptiveOption = None
+    reboot: RebootOption = False
     plan: Annotated[
         Path | None,
         typer.Option("--plan", metavar="FILE", dir_okay=False, help="Run a plan of plan --out, if it is still valid."),
@@ -58,7 +60,7 @@ class ApplyOptions(NodeOptions):
         typer.Option(
             "--waves",
             metavar="SIZES",
-            help="Nodes to change at once, e.g. 1,10%,100%. Default: 1,10%,100%; all at once on new nodes.",
+            help="Nodes to change at once. Default: 1,10%,100%; 1,100% for safe steps; 100% on new nodes.",
         ),
     ] = None
     max_failures: Annotated[
@@ -90,7 +92,9 @@ def apply(options: ApplyOptions) -> None:
     Before the first change a preflight verifies variables, packages, repositories and the image. If it finds a
     problem, no node is changed (--keep-going: only nodes without a problem are changed).
     A failed node does not stop the others, and the next apply runs only the remaining steps.
-    The exit code is 6 when nothing failed and a step waits for jobs to end.
+    Nodes that need a new kernel are rebooted one first, then in waves: with --reboot, or inside their maintenance
+    window. A node whose new kernel is not healthy returns to the previous one.
+    The exit code is 6 when nothing failed and a step waits for jobs to end, or for --reboot or the window.
 
     \b
     Examples:
@@ -100,13 +104,14 @@ def apply(options: ApplyOptions) -> None:
       provision apply --only docker_engine --json --yes
       provision apply --plan change.json
       provision apply --waves 1,25%,100% --max-failures 2
+      provision apply --reboot --limit 'gpu[1:4]'
       provision apply --yes --verbose > apply.log
     """
     from provision import workflow
 
-    if options.plan and (options.only or options.force or options.disruptive):
+    if options.plan and (options.only or options.force or options.disruptive or options.reboot):
         raise UsageError(
-            "--plan excludes --only, --force and --disruptive, which would change the plan",
+            "--plan excludes --only, --force, --disruptive and --reboot, which would change the plan",
             remedy="Use them with plan --out.",
         )
     asked = workflow.asked_for(options.only or ())
@@ -143,7 +148,8 @@ def _planned(
     from provision import workflow
 
     forced = workflow.chosen_roles(options.force or (), "--force")
-    request = workflow.Request(asked.roles, forced, workflow.named_nodes(cluster, options.disruptive or ()))
+    disruptive = workflow.named_nodes(cluster, options.disruptive or ())
+    request = workflow.Request(asked.roles, forced, disruptive, options.reboot)
     if options.waves:
         from provision.planning.waves import wave_sizes
 
@@ -153,6 +159,7 @@ def _planned(
         saved, request = workflow.read_saved(options.plan)
     names = in_short([node.name for node in nodes])
     note(f"apply {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}: {names}")
+    workflow.await_reboots(cluster, nodes, _note_reboots)
     probe_result = workflow.probe_and_plan(cluster, nodes, request, meanwhile=_get_ready)
     if saved and (differences := workflow.saved_differences(saved, probe_result)):
         raise UsageError(
@@ -164,6 +171,11 @@ def _planned(
         note(f"run {', '.join(asked.steps)} without a plan")
         return probe_result, request
     return checked(probe_result), request
+
+
+def _note_reboots(names: Sequence[str]) -> None:
+    """Report which nodes an interrupted apply has rebooted."""
+    note(f"wait for {in_short(list(names))}, which an interrupted apply rebooted")
 
 
 def _report(report: ApplyReport, probe_result: PlanResult, options: ApplyOptions, *, stopped: bool) -> None:

@@ -70,6 +70,10 @@ ForceOption = Annotated[
         autocompletion=complete_roles,
     ),
 ]
+RebootOption = Annotated[
+    bool,
+    typer.Option("--reboot", help="Reboot idle nodes that need it, also outside of their maintenance windows."),
+]
 DisruptiveOption = Annotated[
     list[str] | None,
     typer.Option(

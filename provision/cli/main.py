@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from provision.report.json_documents.base import ErrorDocument
 
 SECTIONS = {
-    "Nodes": "init adopt plan apply history unlock bootstrap verify gdr topo exec copy reload reset node image "
+    "Nodes": "init adopt plan apply history unlock bootstrap verify stack gdr topo exec copy reload reset node image "
     "support-bundle doctor schema",
     "Foreground jobs": "place hostfile run nccl-log",
     "Batch jobs": "submit list get logs attach wait stop restart delete prune events port-forward top queue advise "
@@ -42,7 +42,7 @@ SECTIONS = {
     "Benchmarks and labs": "bench lab demo",
 }
 """All verbs, in the sections and order of ``--help``. Verb ``a-b`` is the function `a_b` of `provision.cli.a_b`."""
-GROUPS = frozenset({"node", "top", "queue", "image", "bench", "data", "secret", "lab"})
+GROUPS = frozenset({"node", "top", "queue", "image", "bench", "data", "secret", "lab", "stack"})
 """Verbs with verbs of their own; the module contains a typer app ``app``."""
 VERBS = [verb for verbs in SECTIONS.values() for verb in verbs.split() if verb not in GROUPS]
 

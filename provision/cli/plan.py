@@ -13,6 +13,7 @@ from provision.cli.common import (
     ForceOption,
     JsonOption,
     NodeOptions,
+    RebootOption,
     VerboseOption,
     checked,
     note,
@@ -41,6 +42,7 @@ class PlanOptions(NodeOptions):
     ] = None
     force: ForceOption = None
     disruptive: DisruptiveOption = None
+    reboot: RebootOption = False
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", dir_okay=False, help="Save the plan for apply --plan FILE."),
@@ -70,10 +72,11 @@ def plan(options: PlanOptions) -> None:
 
     Nothing is changed.
 
-    Each node is probed in one SSH session, all nodes in parallel. A step is safe or needs-idle (it can interrupt a
-    running job and waits for its end). With --diff Ansible compares the files of these steps in check mode. For
-    nodes with steps, plan also shows packages and files, and runs the preflight: missing variables or packages,
-    unreachable repositories and registries. Then the exit code is 1.
+    Each node is probed in one SSH session, all nodes in parallel. A step is safe, needs-idle (it can interrupt a
+    running job and waits for its end) or needs-reboot (it also waits for --reboot or the maintenance window). With
+    --diff Ansible compares the files of these steps in check mode. For nodes with steps, plan also shows packages and
+    files, and runs the preflight: missing variables or packages, unreachable repositories and registries. Then the
+    exit code is 1.
 
     \b
     Examples:
@@ -95,7 +98,8 @@ def plan(options: PlanOptions) -> None:
     cluster, password = options.cluster(), options.become_password
     nodes = workflow.chosen(cluster, options.limit)
     forced = workflow.chosen_roles(options.force or (), "--force")
-    request = workflow.Request(asked.roles, forced, workflow.named_nodes(cluster, options.disruptive or ()))
+    disruptive = workflow.named_nodes(cluster, options.disruptive or ())
+    request = workflow.Request(asked.roles, forced, disruptive, options.reboot)
     note(f"plan {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}")
     probe_result = workflow.probe_and_plan(cluster, nodes, request, read_only=options.read_only, meanwhile=_get_ready)
     probe_result = checked(probe_result, read_only=options.read_only)

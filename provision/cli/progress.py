@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from provision.batch.durations import elapsed
-from provision.cli import log_file
-from provision.cli.common import printable, say
+from provision.cli import live_progress
+from provision.cli.common import say
 from provision.cli.levels import quiet
+from provision.cli.live_progress import LiveProgress, timed
 from provision.report import layout
 from provision.report.grouping import grouped
 from provision.report.node_names import in_short
@@ -22,12 +18,7 @@ from provision.report.node_names import in_short
 if TYPE_CHECKING:
     from provision.engine import Event
 
-_LONG_SECONDS = 30.0
-"""Seconds after which a task is reported without a terminal, and again after twice the time."""
-_MOST_ROWS = 40
 _SPINNER = "|/-\\"
-_SUMMARY_SECONDS = 5.0
-"""Seconds between two summaries without a terminal."""
 
 
 class Steps:
@@ -39,10 +30,10 @@ class Steps:
     def step(self, message: str) -> None:
         """Report the start of a step."""
         if not quiet():
-            say(_timed(self._start, message))
+            say(timed(self._start, message))
 
 
-class ApplyProgress:
+class ApplyProgress(LiveProgress):
     """Context manager that shows the events of an apply as they arrive.
 
     On a terminal it shows a row per task with its nodes and its time, otherwise a summary of all nodes every few
@@ -51,6 +42,7 @@ class ApplyProgress:
     """
 
     def __init__(self, nodes: Sequence[str], doing: str = "applying", *, verbose: bool = False) -> None:
+        super().__init__()
         self._nodes = list(nodes)
         self._doing = doing
         self._verbose = verbose
@@ -59,41 +51,8 @@ class ApplyProgress:
         self._failed: dict[str, str] = {}
         self._changes = dict.fromkeys(nodes, 0)
         self._roles: dict[str, str | None] = dict.fromkeys(nodes)
-        self._start = time.monotonic()
         self._begun = dict.fromkeys(nodes, self._start)
         self._due = dict.fromkeys(nodes, float("inf"))
-        self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._live: Any = None
-        self._quiet = False
-        self._print: Callable[[str], None] = say
-        self._columns = layout.NARROWEST - 1
-
-    def __enter__(self) -> Self:
-        """Start the display."""
-        self._quiet = quiet()
-        if self._quiet:
-            return self
-        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            from rich.console import Console
-            from rich.live import Live
-
-            console = Console(stderr=True, no_color="NO_COLOR" in os.environ or None)
-            self._columns = console.width - 1
-            self._live = Live(get_renderable=self._table, console=console, refresh_per_second=4, transient=True)
-            self._live.start()
-            self._print = partial(log_file.record, "stderr")
-        target = self._name_long_tasks if self._verbose else self._summarise
-        threading.Thread(target=target, daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop the display and clean up the terminal."""
-        self._over.set()
-        if self._live:
-            self._live.stop()
 
     def event(self, event: Event) -> None:
         """Process one event."""
@@ -111,20 +70,9 @@ class ApplyProgress:
                 self._current[event.node] = event.task
                 self._at[event.node] = "waiting"
             self._begun[event.node] = time.monotonic()
-            self._due[event.node] = _LONG_SECONDS if event.status in {"start", "waiting"} else float("inf")
+            self._due[event.node] = live_progress.LONG_SECONDS if event.status in {"start", "waiting"} else float("inf")
             if self._verbose and not self._quiet:
                 self._line(event)
-
-    def _summarise(self) -> None:
-        """Until the end, print one line for all nodes every few seconds: at once after a change, otherwise rarely."""
-        last, silent = "", 0.0
-        while not self._over.wait(_SUMMARY_SECONDS):
-            with self._lock:
-                text = self._summary()
-            silent += _SUMMARY_SECONDS
-            if text and (text != last or silent >= _LONG_SECONDS):
-                last, silent = text, 0.0
-                self._print(_timed(self._start, text))
 
     def _summary(self) -> str:
         """Return a summary of the nodes: roles, changes, failures, and the longest running task."""
@@ -146,19 +94,11 @@ class ApplyProgress:
         if not late:
             return ""
         name = min(late, key=self._begun.__getitem__)
-        seconds = int((now - self._begun[name]) / _LONG_SECONDS) * _LONG_SECONDS
+        seconds = int((now - self._begun[name]) / live_progress.LONG_SECONDS) * live_progress.LONG_SECONDS
         return f"{name} for over {elapsed(seconds)} at {self._current[name]}"
 
-    def _table(self) -> Any:
-        from rich.text import Text
-
-        with self._lock:
-            text = Text(printable("\n".join(self._lines())))
-        text.highlight_words(["FAILED", "UNREACHABLE"], style="red")
-        return text
-
-    def _lines(self) -> list[str]:
-        """Return a row per current task; with `verbose` per node."""
+    def _rows(self) -> tuple[list[str], list[str]]:
+        """Return the titles, and a row per current task; with `verbose` per node."""
         now = time.monotonic()
         groups = grouped(self._current.items(), lambda name, at: (at, name if self._verbose else ""))
         names = [in_short(group.names) for group in groups]
@@ -168,12 +108,10 @@ class ApplyProgress:
             f"{elapsed(max(self._seconds(name, now) for name in group.names)):>6}  {group.value}"
             for shown, group in zip(names, groups, strict=True)
         ]
-        rows = [layout.shortened(row, self._columns) for row in rows]
-        left = len(rows) - _MOST_ROWS
         seconds = now - self._start
         head = f"{_SPINNER[int(seconds * len(_SPINNER)) % len(_SPINNER)]} {self._doing}, {elapsed(seconds)}"
         titles = f"{'NODES':<{width}}  CHANGED    TIME  TASK"
-        return [head, titles, *rows[:_MOST_ROWS], *([f"... and {left} more"] if left > 0 else [])]
+        return [head, titles], rows
 
     def _seconds(self, name: str, now: float) -> float:
         """Return the time of the node's current task, or for a node that failed or is done, the time until then."""
@@ -184,27 +122,24 @@ class ApplyProgress:
         """Print a line when a node starts a role, and for every change and failure."""
         if event.status == "start" and event.role and self._roles[event.node] != event.role:
             self._roles[event.node] = event.role
-            self._print(_timed(self._start, f"{event.node}: {event.role}"))
+            self._print(timed(self._start, f"{event.node}: {event.role}"))
         elif event.status == "waiting":
-            self._print(_timed(self._start, f"{event.node}: {event.task}"))
+            self._print(timed(self._start, f"{event.node}: {event.task}"))
         elif event.status in {"changed", "failed", "unreachable"}:
-            self._print(_timed(self._start, f"{event.node}: {_place(event)}: {event.status}"))
+            self._print(timed(self._start, f"{event.node}: {_place(event)}: {event.status}"))
 
-    def _name_long_tasks(self) -> None:
-        """Until the end, report tasks that take long."""
-        while not self._over.wait(_LONG_SECONDS / 10):
+    def _report(self) -> None:
+        """Until the end, print summaries; with `verbose`, report tasks that take long."""
+        if not self._verbose:
+            super()._report()
+        while not self._over.wait(live_progress.LONG_SECONDS / 10):
             now = time.monotonic()
             with self._lock:
                 late = [name for name in self._nodes if now - self._begun[name] >= self._due[name]]
                 for name in late:
                     self._due[name] *= 2
                     at = f"{self._current[name]}: for {elapsed(now - self._begun[name])} now"
-                    self._print(_timed(self._start, f"{name}: {at}"))
-
-
-def _timed(start: float, message: str) -> str:
-    """Return a message after the time since `start`."""
-    return f"[{elapsed(time.monotonic() - start):>6}] {message}"
+                    self._print(timed(self._start, f"{name}: {at}"))
 
 
 def _place(event: Event) -> str:

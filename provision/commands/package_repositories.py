@@ -15,14 +15,18 @@ SOURCES, LOGINS = "/etc/apt/sources.list.d/provision-{}.sources", "/etc/apt/auth
 REPOSITORIES, KEYS = "/etc/yum.repos.d/provision-{}.repo", "/etc/pki/rpm-gpg/RPM-GPG-KEY-provision-{}"
 RPM = frozenset({"dnf", "yum"})
 """Package managers with the same files of repositories."""
+PROXIES = "/etc/apt/apt.conf.d/90-provision-package-cache"
+"""apt's settings of the package cache. dnf supports no proxy for single hosts, so the roles' transactions set one."""
 _HEAD = "# Managed by provision (role platform)."
+_HOST = re.compile(r"(?P<name>[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)(:(?P<port>[0-9]{1,5}))?")
+_MOST_PORT = 65535
 
 
 def repository_files(item: Mapping[str, Any], manager: str) -> list[dict[str, str]]:
     """Return the files of a repository, each with ``path``, ``content`` and, if only root may read it, ``mode``.
 
     Args:
-        item: name, uris, suites, components and key; for dnf also gpgcheck and repo_gpgcheck.
+        item: name, uris, suites, components and key; for dnf also gpgcheck, repo_gpgcheck and the packages to exclude.
         manager: ``apt``, ``dnf`` or ``yum``.
 
     Raises:
@@ -76,6 +80,7 @@ def repo_text(item: Mapping[str, Any]) -> str:
         "gpgcheck": str(int(packages)),
         "repo_gpgcheck": str(int(index)),
         "gpgkey": f"file://{KEYS.format(item['name'])}",
+        **({"excludepkgs": " ".join(_listed(item["exclude"]))} if item.get("exclude") else {}),
         **_credentials(item["uris"]),
     }
     lines = [_HEAD, f"[provision-{item['name']}]", *(f"{key}={value}" for key, value in pairs.items())]
@@ -104,6 +109,54 @@ def base_urls(item: Mapping[str, Any]) -> list[str]:
     components = _listed(item.get("components") or []) if suites else []
     folders = [f"/{suite}/$basearch/{component}" for suite in suites for component in components or [""]]
     return [f"{url}{folder}".rstrip("/") for url in urls for folder in folders or [""]]
+
+
+def package_cache(name: str, address: str, port: int, hosts: Sequence[str]) -> dict[str, Any]:
+    """Return how nodes reach the package cache: ``url`` and ``hosts``; empty without a cache."""
+    if not name or not address:
+        return {}
+    return {"url": f"http://{f'[{address}]' if ':' in address else address}:{port}", "hosts": _listed(hosts)}
+
+
+def package_cache_problem(name: str, address: str, port: Any, hosts: Any) -> tuple[str, str]:
+    """Return the wrong variable of a package cache and what is wrong with it, or two empty texts."""
+    if not name:
+        return "", ""
+    if not address:
+        return "cluster_package_cache", f"{name} has no cluster_data_address in the inventory, where the cache listens"
+    if not str(port).isdecimal() or not 1024 <= int(port) <= _MOST_PORT:  # noqa: PLR2004 - squid has no privileges
+        return "cluster_package_cache_port", f"'{port}' is not a port from 1024 to {_MOST_PORT}"
+    if not isinstance(hosts, list) or not hosts:
+        return "cluster_package_cache_hosts", "names no host of a repository"
+    wrong = [str(host) for host in hosts if repository_host(host) is None]
+    if wrong:
+        return "cluster_package_cache_hosts", f"'{wrong[0]}' is not HOST or HOST:PORT in lower case, without http://"
+    return "", ""
+
+
+def repository_host(entry: object) -> tuple[str, int] | None:
+    """Return name and port of an entry of ``cluster_package_cache_hosts``; None if it is invalid."""
+    match = _HOST.fullmatch(str(entry))
+    port = int(match["port"] or 80) if match else 0
+    return (match["name"], port) if match and 0 < port <= _MOST_PORT else None
+
+
+def package_cache_clients(addresses: Sequence[Any], networks: Sequence[str]) -> list[str]:
+    """Return the addresses that the package cache serves: those of the nodes.
+
+    The networks are among them if the inventory does not have the address of every node.
+    """
+    known = [str(address) for address in addresses if address]
+    return [*dict.fromkeys(known), *(networks if len(known) < len(addresses) else [])]
+
+
+def proxy_files(cache: Mapping[str, Any], node: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the file with which a node's package manager uses the cache, as input of the module platform_files."""
+    if node.get("package_manager") == "apt" and cache:
+        names = dict.fromkeys(name for name, _ in filter(None, map(repository_host, cache["hosts"])))
+        lines = [f'Acquire::http::Proxy::{name} "{cache["url"]}";' for name in names]
+        return [{"path": PROXIES, "content": "\n".join([_HEAD.replace("#", "//"), *lines]) + "\n"}]
+    return [{"path": path, "state": "absent"} for path in node.get("proxy_files", ())]
 
 
 def addresses(item: Mapping[str, Any], manager: str, architecture: str) -> list[str]:
@@ -210,4 +263,9 @@ class FilterModule:
             "platform_repository_files": _files,
             "platform_unsigned_repositories": _unsigned,
             "platform_without_logins": without_logins,
+            "platform_package_cache": package_cache,
+            "platform_package_cache_clients": package_cache_clients,
+            "platform_package_cache_problem": package_cache_problem,
+            "platform_proxy_files": proxy_files,
+            "platform_repository_host": repository_host,
         }

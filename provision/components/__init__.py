@@ -5,14 +5,14 @@ A module in this folder that defines `COMPONENT` is a component; nothing else li
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 from types import MappingProxyType
 
 from provision.components.base import Component, in_order
 
-__all__ = ["COMPONENTS", "JOB_ROLES", "MODULE_LOADER", "ROLES", "SHARED", "Component"]
+__all__ = ["COMPONENTS", "JOB_ROLES", "MODULE_LOADER", "ROLES", "SHARED", "Component", "roles_to_load"]
 
 
 def _defined() -> Iterator[Component]:
@@ -31,3 +31,8 @@ JOB_ROLES = tuple(role for role, component in COMPONENTS.items() if component.fo
 """The role that runs before every other role of a run."""
 (MODULE_LOADER,) = (component for component in COMPONENTS.values() if component.loads_module)
 """The role whose kernel module is loaded at boot."""
+
+
+def roles_to_load(planned: Collection[str]) -> frozenset[str]:
+    """Return the roles of a run: the planned ones and those whose variables they use, which are the ones in `after`."""
+    return frozenset(planned).union(*(COMPONENTS[role].after for role in planned))

@@ -122,6 +122,8 @@ class Component:
     """The role records a kernel module that is loaded at boot, and by ``provision reload``. There is one such role."""
     engine: str = ""
     """The job engine to whose clusters the role belongs: it is disabled in all others. Empty: every cluster."""
+    required_variable: str = ""
+    """The inventory variable without a value of which the role is disabled. Empty: none."""
     for_jobs: bool = False
     """The role exists for jobs: it is disabled on a node that takes none."""
     needs_image: bool = False
@@ -130,6 +132,8 @@ class Component:
     """The role runs once on all nodes, after the last wave."""
     is_requested: Callable[[Variables], bool] = lambda _variables: True
     """Whether the inventory asks for anything of the role. Without a request and a receipt, it is no step."""
+    node_variable: str = ""
+    """The inventory variable that names the only node of the role: it is requested on no other node."""
 
     derived_variables: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Of the shared role: variable that it sets for the others -> the inventory variables that decide it."""
@@ -142,6 +146,8 @@ class Component:
 
     is_disruptive: Callable[[Causes, NodeState], bool] = lambda _causes, _state: False
     """Whether a step with these causes can disrupt a job."""
+    needs_reboot: Callable[[Causes, NodeState], bool] = lambda _causes, _state: False
+    """Whether a step with these causes requires a reboot of the node."""
     also_disrupts: Callable[[NodeState], tuple[str, ...]] = lambda _state: ()
     """Return what a disruptive step ends besides jobs; it waits for it as for jobs."""
     disruptions: Callable[[NodeState], tuple[Reason, ...]] = lambda _state: ()
@@ -149,6 +155,10 @@ class Component:
     needs: Callable[[Causes, NodeState], Iterable[RoleNeed]] = lambda _causes, _state: ()
     """Yield the steps of other roles that a step requires."""
     exchange: Exchange | None = None
+
+    stack_components: tuple[str, ...] = ()
+    """The components of a stack lock (`provision/model/stack.py`) that the role brings to their versions. The value
+    `present` of the variable ``ROLE_source`` keeps it from changing them."""
 
     checks: tuple[Check[Scene], ...] = ()
     """Checks of the role that have no module in ``provision/checks``."""
@@ -180,6 +190,10 @@ class Component:
     """Yield packages beyond those of the system's file, which is the second argument."""
     first_nodes: Callable[[Cluster], AbstractSet[str]] = lambda _cluster: frozenset()
     """Return the nodes that the role has to change before others: they are in the first waves."""
+    package_proxy: Callable[[Node, Cluster, Mapping[str, NodeFacts]], Mapping[str, Any]] = lambda _n, _c, _f: {}
+    """Return the proxy from which a node gets packages (``url``) and the hosts that it serves (``hosts``)."""
+    nodes_before_others: Callable[[Cluster], AbstractSet[str]] = lambda _cluster: frozenset()
+    """Return the nodes whose step of the role has to end before any other node is changed: a wave of their own."""
     cluster_packages: Callable[[Node, Cluster], Iterable[str]] = lambda _node, _cluster: ()
     """Yield packages that the node needs because of its part in the cluster."""
     missing_package_remedy: str = (
@@ -189,8 +203,15 @@ class Component:
     """Yield the package repositories that the role configures; the second argument is the system's file."""
 
     def serves(self, variables: Variables) -> bool:
-        """Return whether the role belongs to the cluster's job engine, or to every one."""
+        """Return whether the role belongs to the cluster's job engine, or to every one, and is configured."""
+        if self.required_variable and not variables.get(self.required_variable):
+            return False
         return not self.engine or variables.get("cluster_engine") == self.engine
+
+    def is_requested_on(self, node: Node) -> bool:
+        """Return whether the inventory asks for anything of the role on the node."""
+        is_here = not self.node_variable or node.variables.get(self.node_variable) == node.name
+        return is_here and self.is_requested(node.variables)
 
     def is_harmless(self, cause: Cause) -> bool:
         """Return whether a changed variable disrupts no job."""

@@ -340,6 +340,7 @@ def _files(variables: Variables, facts: NodeFacts) -> Iterator[str]:
 
 COMPONENT = Component(
     role="docker_engine",
+    stack_components=("docker",),
     after=("nvidia_container",),
     waits_with=("nvidia_container",),  # both change daemon.json
     for_jobs=True,

@@ -124,6 +124,7 @@ def _files(variables: Variables, facts: NodeFacts) -> Iterator[str]:
 
 COMPONENT = Component(
     role="nvidia_container",
+    stack_components=("toolkit",),
     after=("peer_memory",),  # the CDI description lists the devices of the loaded modules
     waits_with=("docker_engine",),  # both change daemon.json
     reasons={

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from provision.commands.package_repositories import repository_files, repository_paths
+from provision.commands.package_repositories import PROXIES, repository_files, repository_paths
 from provision.components.base import Component, Repository, Setting, Variables
 from provision.components.check import Check, Scene, Verdict, known, passed, warn
 from provision.components.common import is_on, items, key_problems, package_manager
+from provision.components.package_cache import cache_settings
 from provision.facts import NodeFacts
 from provision.model import PreflightCode
 from provision.model.reason import Wording
@@ -70,6 +71,8 @@ def _words(item: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def _files(variables: Variables, facts: NodeFacts) -> Iterator[str]:
+    if variables.get("cluster_package_cache") and package_manager(facts) == "apt":
+        yield PROXIES
     for item in items(variables, _REPOSITORIES):
         has_login = any("@" in uri.partition("//")[2].partition("/")[0] for uri in _words(item, "uris"))
         yield from repository_paths(str(item.get("name")), package_manager(facts), has_login=has_login)
@@ -112,6 +115,7 @@ COMPONENT = Component(
         ),
     },
     settings=_settings,
+    cluster_settings=cache_settings,
     files=_files,
     repositories=_repositories,
 )

@@ -119,6 +119,7 @@ def _login(variables: Variables, registry: str) -> dict[str, str] | None:
 
 COMPONENT = Component(
     role="training_image",
+    stack_components=("image",),
     reasons={"training_image.may_change": Wording("its image may change")},
     after=("docker_engine",),
     waits_with=("docker_engine",),  # a pull may need the new registry settings

@@ -13,6 +13,7 @@ from msgspec import Meta, Raw, Struct, field, to_builtins
 from msgspec.structs import asdict
 
 from provision.documents.decoding import convert, decode
+from provision.documents.slurm_jobs import Output
 from provision.errors import InvalidDocument
 from provision.model.bounds import (
     Address,
@@ -288,6 +289,10 @@ class ReportAnswer(Struct, frozen=True):
     tried: Time | None = None
     older: Count = 0
     """Jobs that have ended and are not in this answer, because only recent ones were requested."""
+    slurm: Output | None = None
+    """Slurm's queue, in the answer to ``slurm_report``."""
+    slurm_problem: NodeProblem | None = None
+    """Why Slurm's queue cannot be read."""
 
 
 class Gpu(Struct, frozen=True):

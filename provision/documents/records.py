@@ -51,6 +51,36 @@ class PeerStatusFile(Struct):
     kernels: Annotated[list[PeerKernelRecord], Meta(max_length=1000)] = field(default_factory=list)
 
 
+KernelRelease = Annotated[str, Meta(pattern=r"^[0-9][A-Za-z0-9._+~-]{0,99}$")]
+"""The release of a kernel, as ``uname -r`` prints it."""
+
+
+class KernelUpgradeFile(Struct):
+    """The record of a kernel upgrade, which the role kernel writes."""
+
+    format: Literal[1]
+    phase: Literal["rebooting", "trial", "expired", "fell_back", "rejected", "confirmed"]
+    source: KernelRelease = field(name="from")
+    target: KernelRelease = field(name="to")
+    boot_id: Annotated[str, Meta(max_length=64)] = ""
+    cause: Annotated[str, Meta(pattern=r"^([a-z][a-z0-9_.]{0,60})?$")] = ""
+    checks: Annotated[list[Annotated[str, Meta(pattern=r"^[a-z0-9_.]{1,80}$")]], Meta(max_length=200)] = field(
+        default_factory=list
+    )
+
+
+class KernelStatus(Struct):
+    """The answer of the node's program ``kernel-upgrade``."""
+
+    release: PrintableLine = field(default_factory=PrintableLine)
+    boot_id: Annotated[str, Meta(max_length=64)] = ""
+    uptime: Annotated[int, Meta(ge=0, le=10**10)] = 0
+    phase: PrintableLine = field(default_factory=PrintableLine)
+    cause: Annotated[str, Meta(pattern=r"^([a-z][a-z0-9_.]{0,60})?$")] = ""
+    code: Annotated[str, Meta(pattern=r"^([a-z][a-z0-9_.]{0,60})?$")] = ""
+    problem: PrintableLine = field(default_factory=PrintableLine)
+
+
 class RescueRecord(Struct):
     """How the last change that could cut off the operator ended (``/var/lib/provision/rescue/last.json``)."""
 

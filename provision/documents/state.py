@@ -27,6 +27,13 @@ class DrainedRecord(Struct):
     """Node -> how it was drained: ``kind``, ``name``, ``since``, ``user``."""
 
 
+class RebootsRecord(Struct):
+    """The nodes that an apply reboots."""
+
+    nodes: dict[str, float]
+    """Node -> until when an apply may wait for it, in seconds since the epoch."""
+
+
 class StoredCredential(Struct):
     """A credential of ``provision secret set``."""
 
@@ -50,6 +57,7 @@ class SavedPlan(Struct):
     forced: list[str]
     disruptive: list[str]
     digests: dict[str, str]
+    reboot: bool = False
     plan: dict[str, Any] = field(default_factory=dict)
 
 

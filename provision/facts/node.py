@@ -39,6 +39,7 @@ from provision.facts.gpudirect import (
     SigningFact,
 )
 from provision.facts.kernel import ModulesFact, PackagesFact, SysctlsFact, TimeSync, TimeSyncFact
+from provision.facts.kernel_upgrade import KernelUpgrade, KernelUpgradeFact
 from provision.facts.kubernetes import KubernetesHost, KubernetesHostFact
 from provision.facts.managed import Managed, ManagedFact
 from provision.facts.network import Address, AddressesFact, Listening, ListeningFact, NamesFact, Route, RoutesFact
@@ -46,6 +47,7 @@ from provision.facts.nvidia_container import NvidiaContainer, NvidiaContainerFac
 from provision.facts.nvidia_driver import NvidiaDriver, NvidiaDriverFact
 from provision.facts.nvlink import FabricManager, FabricManagerFact, Links, NvLinksFact
 from provision.facts.outputs import Outputs
+from provision.facts.package_proxy import PackageProxy, PackageProxyFact
 from provision.facts.pci_links import PciLink, PciLinksFact
 from provision.facts.peer_modules import (
     InstalledKernel,
@@ -128,6 +130,7 @@ class NodeFacts:
     pci_links: tuple[PciLink, ...] | Unknown = _value_of(PciLinksFact())
     topology: Topology | Unknown = _value_of(TopologyFact())
     kernels: tuple[InstalledKernel, ...] | Unknown = _value_of(KernelsFact())
+    kernel_upgrade: KernelUpgrade | Unknown = _value_of(KernelUpgradeFact())
     nvidia_modules: NvidiaModules | Unknown = _value_of(NvidiaModulesFact())
     nvidia_driver: NvidiaDriver | Unknown = _value_of(NvidiaDriverFact())
     peer_memory: PeerMemory | Unknown = _value_of(PeerMemoryFact())
@@ -149,6 +152,7 @@ class NodeFacts:
     container_trust: ContainerTrust | Unknown = _value_of(ContainerTrustFact())
     receipts: Mapping[str, Receipt] | Unknown = _value_of(ReceiptsFact())
     rescue: Rescue | Unknown = _value_of(RescueFact())
+    package_proxy: PackageProxy | Unknown = _value_of(PackageProxyFact())
     simulated: Mapping[str, str] | Unknown = _value_of(SimulatedFact())
     raw: str = dataclasses.field(default="", repr=False, compare=False)
     """The unmodified output of the probe, for a support bundle; empty if it was not requested."""

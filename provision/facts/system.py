@@ -140,6 +140,10 @@ sysctl=/proc/sys/kernel/panic
         return Kind(NodeKind.METAL, product or "unnamed product", writable)
 
 
+_MOST_UPTIME = 10**10
+"""The most seconds since a boot: what is computed from them, such as when a trial ends, must not be endless."""
+
+
 @dataclass(frozen=True)
 class Boot:
     """Uptime of a node, and the id that changes with every boot."""
@@ -163,9 +167,12 @@ read -r id </proc/sys/kernel/random/boot_id; echo "boot_id=$id"
         """Truncate to whole seconds."""
         pairs = raw.pairs()
         try:
-            return Boot(int(float(pairs["uptime"])), pairs["boot_id"])
-        except (KeyError, ValueError):
+            boot = Boot(int(float(pairs["uptime"])), pairs["boot_id"])
+        except (KeyError, ValueError, OverflowError):
             return Unknown(f"/proc/uptime cannot be read: {raw.last_line()}")
+        if not 0 <= boot.uptime_seconds <= _MOST_UPTIME:
+            return Unknown(f"/proc/uptime has no valid time: {raw.last_line()}")
+        return boot
 
 
 @dataclass(frozen=True)

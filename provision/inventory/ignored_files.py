@@ -12,7 +12,10 @@ import os
 import re
 from pathlib import Path
 
-BACKUPS = r"[.](old|save|tmp|rej|part|orig|backup|bak[0-9]*|sw[a-z]|dpkg-[a-z]+|ucf-[a-z]+|rpm(save|new|orig))$|~$|^#"
+BACKUPS = (
+    r"[.](old|save|tmp|rej|part|orig|backup|bak[0-9]*|sw[a-z]|dpkg-[a-z]+|ucf-[a-z]+|rpm(save|new|orig))$|~$|^#"
+    r"|^stack[.]lock[.]yml$"
+)
 """A regular expression without commas, because Ansible separates patterns with commas."""
 SETTING = "ANSIBLE_INVENTORY_IGNORE_REGEX"
 

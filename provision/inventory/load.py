@@ -14,6 +14,7 @@ from provision.inventory.people import people_problems
 from provision.inventory.problems import worded
 from provision.inventory.sources import SourceIndex, shown, variable_files
 from provision.inventory.specs import read_specs
+from provision.inventory.stack_lock import lock_path, read_stack_lock
 from provision.inventory.templates import has_template, is_vault, read_keys, rendered
 from provision.inventory.validate import cluster_problems, doubtful_names, variable_problems
 from provision.model import Cluster, Connection, Node, Secret
@@ -56,9 +57,8 @@ def load(path: Path, *, become_password: Secret | None = None, roles: Path | Non
         )
         for name in listing.nodes
     )
-    return Cluster(
-        _name(path, nodes), path.absolute(), nodes, (*listing.warnings, *doubts, *_unused_files(path, listing))
-    )
+    warnings = (*listing.warnings, *doubts, *_unused_files(path, listing))
+    return Cluster(_name(path, nodes), path.absolute(), nodes, warnings, read_stack_lock(lock_path(path)))
 
 
 def _refusal(path: Path, lines: Sequence[str], warnings: Sequence[str]) -> InventoryError:

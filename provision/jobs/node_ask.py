@@ -72,7 +72,7 @@ def ask(
         process.close()
     problem = refusal(out, connector.name) if program == JOBS else None
     if problem is not None:
-        raise _refused(problem, connector.name)
+        raise as_error(problem, connector.name)
     try:
         return decode_last_line(out, kind, node=connector.name, what=f"answer of {program}")
     except InvalidDocument as error:
@@ -192,7 +192,8 @@ def refusal(text: str | bytes, node: str) -> NodeProblem | None:
     return None
 
 
-def _refused(problem: NodeProblem, node: str) -> NodeError:
+def as_error(problem: NodeProblem, node: str) -> NodeError:
+    """Return the error for what a node answered."""
     if problem.code:
         return NotAllowed(problem.message, problem.code, node=node, remedy=problem.remedy or None)
     return NodeError(problem.message, node=node, remedy=problem.remedy or None, output=problem.output or "")
@@ -202,7 +203,7 @@ def _parsed(node: str, do: str, kind: type[T], out: str | bytes, err: str, code:
     """Return an answer, or raise what it says that went wrong."""
     problem = refusal(out, node)
     if problem is not None:
-        raise _refused(problem, node)
+        raise as_error(problem, node)
     if code:
         words = err.strip().splitlines()
         raise NodeError(

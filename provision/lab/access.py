@@ -21,13 +21,12 @@ from provision.local_files import write_private
 
 _SSH_FAILED = 255
 _DISTRUST = ("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED", "No ED25519 host key is known")
-_CONNECT_SECONDS = 10
-_BOOTING_CONNECT_SECONDS = 30  # sshd of an emulated node needs more than 5 s for its banner on a busy machine
+_CONNECT_SECONDS = 30  # sshd of an emulated node needs more than 10 s for its banner on a busy machine
 _BOOTING_LOGIN_SECONDS = 120
 _RETRY_SECONDS = 1.0
 
 
-def ssh_options(folder: Path, *, connect_seconds: int = _CONNECT_SECONDS) -> list[str]:
+def ssh_options(folder: Path) -> list[str]:
     """Return the ssh and scp options for every node of the lab in `folder`."""
     return [
         "-F",
@@ -45,7 +44,7 @@ def ssh_options(folder: Path, *, connect_seconds: int = _CONNECT_SECONDS) -> lis
         "-o",
         "HostKeyAlgorithms=ssh-ed25519",
         "-o",
-        f"ConnectTimeout={connect_seconds}",
+        f"ConnectTimeout={_CONNECT_SECONDS}",
         "-o",
         "ServerAliveInterval=10",
         "-o",
@@ -109,9 +108,7 @@ def wait_for_ssh(
         ConnectionFailed: it answered with an unexpected host key.
     """
     begin = time.monotonic()
-    options = ssh_options(folder, connect_seconds=_BOOTING_CONNECT_SECONDS)
-    login = ["ssh", *options, "-p", str(node.port), f"root@{node.address}", "true"]
-    argv = ["timeout", str(_BOOTING_LOGIN_SECONDS), *login]
+    argv = ["timeout", str(_BOOTING_LOGIN_SECONDS), *ssh_argv(folder, node, "true")]
     while True:
         done = _ssh(argv, node, b"", _BOOTING_LOGIN_SECONDS + 30.0)
         waited = time.monotonic() - begin

@@ -34,6 +34,8 @@ class ElPackage:
     """Path of a symbolic link -> its target; for those that Debian makes in scripts."""
     group: str = ""
     """A group of the system that its installation creates."""
+    with_dependencies: bool = True
+    """Whether packages that its debs require in Debian are downloaded with them."""
 
 
 _IPTABLES = "xtables-nft-multi"
@@ -63,6 +65,8 @@ PACKAGES: tuple[ElPackage, ...] = (
     ElPackage("pigz", ("pigz",)),
     ElPackage("python3-requests", ("python3-requests",)),
     ElPackage("rdma-core", ("rdma-core",)),
+    ElPackage("make", ("make",)),
+    ElPackage("dkms", ("dkms",), requires=("kmod", "make"), with_dependencies=False),  # the compiler is not in the lab
     ElPackage("container-selinux", version="2.229.0"),
     ElPackage("kernel-modules-extra", version="6.12.0"),
     ElPackage(

@@ -53,7 +53,7 @@ class Failure:
     output: str
     remedy: str | None
     code: str = ""
-    """Of the error or of the preflight's problem; empty for a failed task of Ansible."""
+    """Of the error, of the preflight's problem, or of the module that failed; empty for other tasks of Ansible."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from provision.model.reason import reason
 from provision.model.secret import Secret
+from provision.model.stack import Stack
 
 NO_JOBS = reason("check.no_jobs")
 _NO = frozenset({"false", "no", "off", "0", "n", "f"})
@@ -71,6 +72,8 @@ class Cluster:
     inventory: Path
     nodes: tuple[Node, ...]
     warnings: tuple[str, ...] = ()
+    stack_lock: Stack | None = None
+    """The lock file in the folder of the inventory; None without one."""
 
     def node(self, name: str) -> Node:
         """Return the node called `name`; KeyError if there is none."""

@@ -19,6 +19,8 @@ class StepClass(StrEnum):
     """It does not affect jobs."""
     NEEDS_IDLE = "needs-idle"
     """It is disruptive: it requires an idle node, or ``--disruptive``."""
+    NEEDS_REBOOT = "needs-reboot"
+    """It reboots an idle node: it requires ``--reboot`` or an open maintenance window."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Step:
     """Jobs and owners that block the step. While there are any, an apply skips the step."""
     owners: tuple[str, ...] = ()
     """Entries of `waits_for` that are not jobs: owners of differences that the inventory preserves."""
+    schedule: tuple[str, ...] = ()
+    """Entries of `waits_for` that are not jobs: the maintenance window, or the option, that a reboot requires."""
     disturbs: tuple[str, ...] = ()
     """Running jobs that it may interrupt, because the operator allows that on this node (``--disruptive``)."""
     packages: tuple[PackageChange, ...] = ()

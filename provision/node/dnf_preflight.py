@@ -68,9 +68,11 @@ class Dnf:
         code, output = self.dnf(["makecache"], 60 * self.seconds)
         if code != 0:
             return {"packages": None, "sources": [self.problem(output)], "install": [], "conflict": ""}
-        words = ["-q", "repoquery", "--available", "--latest-limit=1", "--qf", "%{name} %{evr}"]
-        code, output = self.dnf([*words, *(["--disable-modular-filtering"] if streams else []), *names])
-        versions = dict(line.split(" ") for line in output.splitlines() if line.count(" ") == 1)
+        words = ["--disable-modular-filtering"] if streams else []
+        versions = self.offered("%{name}", ["--latest-limit=1", *words], names)
+        rest = [name for name in names if name not in versions]
+        if rest:  # the name of a package for one kernel has a version; the newest of these packages can be another one
+            versions.update(self.offered("%{name}-%{evr}.%{arch}", words, rest))
         packages = {name: versions.get(name) for name in names}
         there = [name for name in names if packages[name]]
         conflict, install = "", []  # type: Tuple[str, List[Dict[str, str]]]
@@ -82,6 +84,11 @@ class Dnf:
             if code != 0 and "Operation aborted" not in output:
                 conflict = errors(output)
         return {"packages": packages, "sources": [], "install": install, "conflict": conflict}
+
+    def offered(self, form: str, options: List[str], names: List[str]) -> Dict[str, str]:
+        """Return the version of each package that repositories offer, by its name in this form."""
+        command = ["-q", "repoquery", "--available", *options, "--qf", form + " %{evr}", *names]
+        return dict(line.split(" ") for line in self.dnf(command)[1].splitlines() if line.count(" ") == 1)
 
     def dnf(self, words: List[str], limit: int = CACHE_SECONDS) -> Tuple[int, str]:
         """Run dnf in the folder; without a terminal it answers no question."""

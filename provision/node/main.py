@@ -9,6 +9,7 @@ PROGRAMS = {
     "attach": "provision.node.unit.attach",
     "code": "provision.node.code.sync",
     "data-check": "provision.node.data_check",
+    "image-peers": "provision.node.image_peers.main",
     "jobs": "provision.node.jobs.requests",
     "lock": "provision.node.lock.holder",
     "package-preflight": "provision.node.package_preflight",

@@ -6,6 +6,7 @@ Answer: one line of JSON, `PreflightAnswer` of the controller.
 """
 
 import base64
+import functools
 import glob
 import json
 import os
@@ -29,6 +30,9 @@ from provision.node.probe.managed import uses_dpkg
 LISTS = "/var/lib/apt/lists"
 SOURCES = "/etc/apt/sources.list"
 PARTS = "/etc/apt/sources.list.d"
+SETTINGS = "/etc/apt/apt.conf.d"
+CACHE_SETTINGS = "90-provision-package-cache"
+"""The file by which apt uses the package cache."""
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 DOCKER_LOGINS = "/root/.docker/config.json"
 HUB, HUB_HOST, HUB_LOGIN = "docker.io", "registry-1.docker.io", "https://index.docker.io/v1/"
@@ -89,6 +93,7 @@ def check_packages(request: Dict[str, Any]) -> Dict[str, Any]:
     if manager is None:
         return {}
     names, repositories, seconds = request["packages"], request["repositories"], request["seconds"]
+    cache = request.get("cache") or {}
     folder = tempfile.mkdtemp(prefix="provision-preflight.", dir="/var/tmp")  # nosec B108 # mkdtemp makes a new folder
 
     def leave(*_: Any) -> None:
@@ -100,8 +105,9 @@ def check_packages(request: Dict[str, Any]) -> Dict[str, Any]:
     try:
         os.chmod(folder, 0o755)  # nosec B103 # apt's own account reads in it
         if manager == "dnf":
-            return Dnf(folder, repositories, seconds, run).check(names, request.get("streams") or [])
-        return Apt(folder, repositories, seconds).check(names)
+            with_cache = functools.partial(run, more={"http_proxy": cache["url"]} if cache else {})
+            return Dnf(folder, repositories, seconds, with_cache).check(names, request.get("streams") or [])
+        return Apt(folder, repositories, seconds, cache).check(names, request.get("versions") or {})
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -109,13 +115,17 @@ def check_packages(request: Dict[str, Any]) -> Dict[str, Any]:
 class Apt:
     """apt with separate lists: those of the node, and those of repositories that are not configured yet."""
 
-    def __init__(self, folder: str, repositories: List[Dict[str, Any]], seconds: int) -> None:
-        """Write the sources into `folder`."""
-        known = other_sources()
+    def __init__(
+        self, folder: str, repositories: List[Dict[str, Any]], seconds: int, cache: Optional[Dict[str, Any]] = None
+    ) -> None:
+        """Write the sources into `folder`. `cache` is the package cache, which the node may not be set up for yet."""
+        known, hosts = other_sources(), cache["hosts"] if cache else []
+        self.proxies = {"Acquire::http::Proxy::" + host.partition(":")[0]: cache["url"] for host in hosts if cache}
         self.repositories = [item for item in repositories if item["written"] or address(item["uri"]) not in known]
         self.folder, self.seconds = folder, seconds
-        for name in ("old", "all", "lists", "release", "cache", "auth"):
+        for name in ("old", "all", "lists", "release", "cache", "auth", "conf"):
             os.makedirs(os.path.join(folder, name), mode=0o755)
+        self.write_settings()
         replaced = {"provision-{}.sources".format(item["name"]) for item in self.repositories}
         for path in sorted(glob.glob(PARTS + "/*.list") + glob.glob(PARTS + "/*.sources")):
             if os.path.basename(path) not in replaced:
@@ -130,6 +140,13 @@ class Apt:
             if item.get("auth"):
                 self.write(os.path.join("auth", "provision-{}.conf".format(item["name"])), item["auth"], 0o600)
 
+    def write_settings(self) -> None:
+        """Use the node's settings of apt without the package cache: an apply moves or removes one that has failed."""
+        for path in glob.glob(SETTINGS + "/*"):
+            if os.path.basename(path) != CACHE_SETTINGS:
+                os.symlink(path, os.path.join(self.folder, "conf", os.path.basename(path)))
+        self.write("apt.conf", 'Dir::Etc::parts "{}/conf";\n'.format(self.folder), 0o644)
+
     def write(self, name: str, text: str, mode: int) -> None:
         """Write a file below the folder."""
         path = os.path.join(self.folder, name)
@@ -138,8 +155,8 @@ class Apt:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as stream:
             stream.write(text)
 
-    def check(self, names: List[str]) -> Dict[str, Any]:
-        """Return candidates, the whole transaction, and problems of sources."""
+    def check(self, names: List[str], exact: Dict[str, str]) -> Dict[str, Any]:
+        """Return candidates, the whole transaction, and problems of sources. `exact` is package -> version."""
         problems = self.update_old()
         for number, item in enumerate(self.repositories):
             code, output = self.update("new{}".format(number), "lists")
@@ -148,12 +165,15 @@ class Apt:
         code, output = self.run(["apt-cache", "policy", *names], "all", "lists", CACHE_SECONDS)
         if code != 0 and not problems:
             problems.append(problem_of(output, "", ""))
-        versions = candidates(output)
-        packages = {name: versions.get(name) for name in names}
+        versions, offered = candidates(output), version_tables(output)
+        versions.update({name: version if version in offered.get(name, ()) else "" for name, version in exact.items()})
+        packages = {name: versions.get(name) or None for name in names}
         there = [name for name in names if packages[name]]
         conflict, install = "", []  # type: Tuple[str, List[Dict[str, str]]]
         if there and not problems:
-            command = ["apt-get", "-s", "-q", "--no-install-recommends", "install", *there]
+            words = ["{}={}".format(name, exact[name]) if name in exact else name for name in there]
+            options = ["--no-install-recommends", *(["--allow-downgrades"] if exact else [])]
+            command = ["apt-get", "-s", "-q", *options, "install", *words]
             code, output = self.run(command, "all", "lists", CACHE_SECONDS)
             install = [
                 {"name": n, "version": v}
@@ -205,9 +225,11 @@ class Apt:
             "Dir::Cache": os.path.join(self.folder, "cache"),
             "Dir::Cache::archives": os.path.join(self.folder, "cache"),
             "Debug::NoLocking": "1",
+            **self.proxies,
         }
         options = [word for name, value in places.items() for word in ("-o", "{}={}".format(name, value))]
-        return run([command[0], *options, *command[1:]], limit)
+        more = {"APT_CONFIG": os.path.join(self.folder, "apt.conf")}
+        return run([command[0], *options, *command[1:]], limit, more=more)
 
 
 def address(uri: str) -> str:
@@ -228,15 +250,15 @@ def other_sources() -> List[str]:
     return addresses
 
 
-def run(command: List[str], limit: int) -> Tuple[int, str]:
-    """Run a command and return its code and output; kill it after the time limit."""
+def run(command: List[str], limit: int, more: Optional[Dict[str, str]] = None) -> Tuple[int, str]:
+    """Run a command and return its code and output; kill it after the time limit. `more` are environment variables."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", **(more or {})},
     )
     try:
         out, _ = process.communicate(timeout=limit)
@@ -259,6 +281,19 @@ def candidates(output: str) -> Dict[str, str]:
         if match and match.group(1) != "(none)":
             versions[name] = match.group(1)
     return versions
+
+
+def version_tables(output: str) -> Dict[str, List[str]]:
+    """Return all versions of each package in the output of ``apt-cache policy``."""
+    tables: Dict[str, List[str]] = {}
+    name = ""
+    for line in output.splitlines():
+        if line and not line.startswith(" ") and line.endswith(":"):
+            name = line[:-1]
+        match = re.match(r" (?:\*\*\*|   ) (\S+) -?[0-9]+$", line)
+        if match:
+            tables.setdefault(name, []).append(match.group(1))
+    return tables
 
 
 def errors(output: str) -> str:

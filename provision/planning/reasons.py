@@ -26,6 +26,8 @@ REASONS: Mapping[str, Wording] = {
         "python3 is missing or incomplete; it is installed first, then the other steps are planned and run"
     ),
     "plan.forced": Wording("requested by --force"),
+    "plan.not_held": Wording("the node does not hold the packages of stack.lock.yml in their versions"),
+    "plan.held": Wording("the node holds packages in the versions of a stack.lock.yml that does not apply to it"),
     # Findings
     "plan.finding": Wording("{check}: {cause}"),
     "plan.ignored": Wording("{difference}; preserved for {owner}: {cause}"),

@@ -15,6 +15,7 @@ from provision.components.check import Scene
 from provision.facts import NodeFacts
 from provision.model import CheckResult, CheckStatus, Cluster, Node
 from provision.planning.fingerprint import RoleSource
+from provision.stack.compare import Deviation, deviations
 
 _NO = frozenset({"false", "no", "off", "0", "n", "f"})
 
@@ -38,6 +39,8 @@ class PlanScene:
     """The roles that were asked for; the others count as disabled, and require nothing of these. Empty: all."""
     forced: AbstractSet[str] = frozenset()
     """The roles that run without any other cause (``--force``)."""
+    reboot: bool = False
+    """Whether nodes may be rebooted outside of their maintenance windows (``--reboot``)."""
     now: datetime | None = None
     """When the facts were read, in the time zone of the report; None: reports contain no times."""
 
@@ -55,6 +58,12 @@ class PlanScene:
             all_facts = {**all_facts, self.node.name: self.facts}
         verdict = CHECKS[check].judge(Scene(self.node, self.facts, cluster, all_facts, self.supported))
         return verdict.status is CheckStatus.FAIL
+
+    @cached_property
+    def deviations(self) -> tuple[Deviation, ...]:
+        """The differences from the stack lock; a node that takes no jobs has none, because its roles are disabled."""
+        lock = self.cluster.stack_lock
+        return deviations(lock, self.node.variables, self.facts) if lock and self.node.takes_jobs else ()
 
     @cached_property
     def failing(self) -> tuple[CheckResult, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from provision.checks.base import UNJUDGED
 from provision.components import COMPONENTS
 from provision.components.common import is_whole_run
+from provision.components.maintenance_windows import is_open, next_opening, parse_windows
 from provision.facts import Unknown
 from provision.facts.managed import Managed
 from provision.facts.system import Boot
@@ -17,6 +18,7 @@ from provision.model.reason import Reason, reason
 from provision.planning.differences import differences
 from provision.planning.fingerprint import changed, fingerprint, salt_of
 from provision.planning.scene import PlanScene
+from provision.planning.stack_lock import LOCK_CHECK, lock_causes
 
 _DAY = timedelta(days=1)
 
@@ -27,16 +29,37 @@ def plan_node(scene: PlanScene) -> tuple[Step, ...]:
     classes = {role: step_class(role, own, scene) for role, own in causes.items()}
     late = waiting(scene, classes, causes)
     allowed = scene.node.name in scene.disruptive
+    schedule = {role: schedule_of(scene) for role, what in classes.items() if what is StepClass.NEEDS_REBOOT}
     return tuple(
         Step(
             role,
             classes[role],
             _reasons(role, own, classes[role], scene),
-            waits_for=() if allowed else late.get(role, ()),
+            waits_for=(*schedule.get(role, ()), *(() if allowed else late.get(role, ()))),
+            schedule=schedule.get(role, ()),
             disturbs=late.get(role, ()) if allowed and classes[role] is not StepClass.SAFE else (),
         )
         for role, own in causes.items()
     )
+
+
+def schedule_of(scene: PlanScene) -> tuple[str, ...]:
+    """Return what a reboot of the node waits for besides jobs: the option, or the maintenance window."""
+    if scene.reboot:
+        return ()
+    value = scene.node.variables.get("cluster_window")
+    if not isinstance(value, str) or not value.strip():
+        return ("--reboot, because the node has no maintenance window (cluster_window)",)
+    try:
+        windows = parse_windows(value)
+    except ValueError as error:
+        return (f"--reboot, because cluster_window {error}",)
+    now = scene.now or datetime.now().astimezone()
+    if is_open(windows, now):
+        return ()
+    opens = next_opening(windows, now)
+    when = f"{opens:%a %Y-%m-%d %H:%M %Z}" if opens else "never"
+    return (f"the maintenance window {value.strip()}, which opens at {when} (--reboot does not wait)",)
 
 
 def _reasons(role: str, causes: Sequence[Cause], what: StepClass, scene: PlanScene) -> tuple[Reason, ...]:
@@ -53,6 +76,8 @@ def step_class(role: str, causes: Sequence[Cause], scene: PlanScene) -> StepClas
     waiting costs less than a job. Without a valid receipt the role runs as a whole, and the facts decide: on a node
     whose pre-existing configuration is preserved, a first run disrupts nothing.
     """
+    if COMPONENTS[role].needs_reboot(causes, scene):
+        return StepClass.NEEDS_REBOOT
     return StepClass.NEEDS_IDLE if COMPONENTS[role].is_disruptive(causes, scene) else StepClass.SAFE
 
 
@@ -61,8 +86,11 @@ def findings(scene: PlanScene) -> tuple[Reason, ...]:
     failed = [
         reason("plan.finding", check=check.id, cause=check.reason)
         for check in scene.failing
-        if (check.status is CheckStatus.FAIL or check.id == "node.os") and not is_fixable(scene, check)
+        if (check.status is CheckStatus.FAIL or check.id == "node.os")
+        and check.id != LOCK_CHECK
+        and not is_fixable(scene, check)
     ]
+    failed += [one.why for one in scene.deviations if not one.role]
     why = blind(scene)
     managed = scene.facts.managed
     hung = () if isinstance(managed, Unknown) else managed.hung
@@ -102,6 +130,9 @@ def _causes(scene: PlanScene) -> dict[str, tuple[Cause, ...]]:
         role = check.id.partition(".")[0]
         if role in causes and is_fixable(scene, check):
             causes[role] = (*causes[role], Cause(CauseKind.CHECK, check.id, check.reason))
+    for role, own in lock_causes(scene.node, scene.cluster.stack_lock, scene.deviations, scene.facts).items():
+        if role in causes:
+            causes[role] = (*causes[role], *own)
     forced = (Cause(CauseKind.FORCED, "", reason("plan.forced")),)
     causes = {role: own or (forced if role in scene.forced else ()) for role, own in causes.items()}
     return {role: own for role, own in causes.items() if own}
@@ -113,7 +144,7 @@ def _by_receipt(scene: PlanScene, role: str) -> tuple[Cause, ...]:
     if isinstance(receipts, Unknown):
         return ()
     receipt = receipts.get(role)
-    if receipt is None and not COMPONENTS[role].is_requested(scene.node.variables):
+    if receipt is None and not COMPONENTS[role].is_requested_on(scene.node):
         return ()
     if receipt is None:
         return _whole(reason("plan.never_applied"))

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from provision.components import COMPONENTS
 from provision.errors import UsageError
-from provision.model import Node
+from provision.model import Cluster, Node, Step
+from provision.model.plan import StepClass
 
-DEFAULT_WAVES = "1,10%,100%"
+DISRUPTIVE_WAVES, SAFE_WAVES, AT_ONCE = "1,10%,100%", "1,100%", "100%"
 _GROUPS = (("cluster_rack", "cluster_rack_at_once"), ("cluster_leaf", "cluster_leaf_at_once"))
 """What nodes share, and how many of those that share it may be changed at once; 0 is no limit."""
+
+
+def default_waves(classes: Collection[StepClass], *, provisioned: bool) -> str:
+    """Return the sizes of the waves for steps of these classes, on nodes some of which have been provisioned before."""
+    if any(step_class is StepClass.NEEDS_REBOOT for step_class in classes):
+        return DISRUPTIVE_WAVES
+    if not provisioned:
+        return AT_ONCE
+    return SAFE_WAVES if all(step_class is StepClass.SAFE for step_class in classes) else DISRUPTIVE_WAVES
 
 
 def wave_sizes(text: str, total: int) -> tuple[int, ...]:
@@ -59,6 +70,17 @@ def waves(nodes: Sequence[Node], sizes: Sequence[int]) -> tuple[tuple[str, ...],
     return tuple(made)
 
 
+def before_others(cluster: Cluster, steps: Mapping[str, Sequence[Step]]) -> tuple[str, ...]:
+    """Return the nodes with a step that has to end before any other node is changed; `steps` is node -> its steps."""
+    early = {role: component.nodes_before_others(cluster) for role, component in COMPONENTS.items()}
+    return tuple(name for name, own in steps.items() if any(name in early[step.role] for step in own))
+
+
+def canary_wave(cluster: Cluster, steps: Mapping[str, Sequence[Step]]) -> int:
+    """Return the number of the wave of the canary: the first one, or the second one behind nodes that come first."""
+    return 2 if before_others(cluster, steps) else 1
+
+
 def _limits(node: Node) -> list[tuple[tuple[str, str], int]]:
     """Return what the node shares with others, and how many of those may be changed at once."""
     limits = []
@@ -69,8 +91,8 @@ def _limits(node: Node) -> list[tuple[tuple[str, str], int]]:
     return limits
 
 
-def too_many_failures(failed: int, wave: int, total: int, most: int | None) -> bool:
-    """Return whether no further wave may begin, by default after one failure in the first and a tenth of all later."""
+def too_many_failures(failed: int, total: int, most: int | None, *, after_canary: bool) -> bool:
+    """Return whether no further wave may begin: by default after one failure up to the canary, later a tenth of all."""
     if most is None:
-        most = 1 if wave == 1 else max(2, math.ceil(total / 10))
+        most = max(2, math.ceil(total / 10)) if after_canary else 1
     return failed >= most

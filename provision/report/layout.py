@@ -27,7 +27,7 @@ _COLOURS = {
     "+": _GREEN,
     "~": _YELLOW,
     "-": _RED,
-    **dict.fromkeys(("!", "needs-idle", "disruptive"), _MAGENTA),
+    **dict.fromkeys(("!", "needs-idle", "needs-reboot", "disruptive"), _MAGENTA),
 }
 _chosen = {"width": NARROWEST, "colour": 0}
 

@@ -19,7 +19,8 @@ REMEDIES = {
         "docker_engine_repository_key; NVIDIA: nvidia_container_repository_key). Never disable the check."
     ),
     "packages.unreachable": (
-        "Check the node's DNS, firewall and proxy (cluster_http_proxy), or set the repository's variable to a mirror. "
+        "Check the node's DNS, firewall and proxy (cluster_http_proxy, and the node of cluster_package_cache), or set "
+        "the repository's variable to a mirror. "
         "Disable repositories of the node that do not answer any more."
     ),
     "packages.held": (

@@ -330,17 +330,21 @@ def _last_word(plan: Plan) -> list[str]:
     last = layout.wrapped(adopt) if adoptable else []
     if not steps:
         return last
-    waiting = sum(bool(set(step.waits_for) - set(step.owners)) for step in steps)
+    waiting = sum(bool(set(step.waits_for) - {*step.owners, *step.schedule}) for step in steps)
+    scheduled = sum(bool(step.schedule) for step in steps)
     preserved = sum(bool(step.owners) for step in steps)
     going = [step for step in steps if step.step_class is not StepClass.SAFE and not step.waits_for]
     idle, disturbing = sum(not step.disturbs for step in going), sum(bool(step.disturbs) for step in going)
+    reboots = sum(step.step_class is StepClass.NEEDS_REBOOT for step in going)
     changing = sum(bool(node.steps) for node in plan.nodes)
     added = sum(_sign(step) == "+" for step in steps)
     where = f"on {changing} node{'s' * (changing != 1)}"
     parts = [f"Plan: {added} step{'s' * (added != 1)} to add, {len(steps) - added} to change {where}"]
     parts += [f"{idle} of them require{'s' * (idle == 1)} an idle node, and no job runs there"] if idle else []
+    parts += [f"{reboots} of them reboot{'s' * (reboots == 1)} the node"] if reboots else []
     parts += [f"{disturbing} of them may disturb running jobs (allowed by --disruptive)"] if disturbing else []
     parts += [f"{waiting} wait{'s' * (waiting == 1)} for jobs to end (--disruptive NODE overrides)"] if waiting else []
+    parts += [f"{scheduled} wait{'s' * (scheduled == 1)} for a maintenance window or --reboot"] if scheduled else []
     parts += [f"{preserved} would undo a preserved difference (--force ROLE overrides)"] if preserved else []
     return [*layout.wrapped("; ".join(parts) + "."), *last]
 

@@ -40,10 +40,11 @@ def catalogue() -> Mapping[str, Wording]:
     from provision.components import COMPONENTS
     from provision.gdr.reasons import REASONS as GPUDIRECT
     from provision.planning.reasons import REASONS as PLANS
+    from provision.stack.reasons import REASONS as STACKS
     from provision.topology.reasons import REASONS as PLACEMENTS
 
     components = (component.reasons for component in COMPONENTS.values())
-    parts = [CHECKS, PLANS, PLACEMENTS, JOBS, SLURM, EXPORTS, GPUDIRECT, *components]
+    parts = [CHECKS, PLANS, PLACEMENTS, JOBS, SLURM, EXPORTS, GPUDIRECT, STACKS, *components]
     return {code: wording for part in parts for code, wording in part.items()}
 
 

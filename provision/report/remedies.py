@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from provision.documents.text import last_lines
+from provision.report.kernel_remedies import KERNEL_REMEDIES
 from provision.report.package_remedies import REMEDIES
 from provision.report.rescue_remedies import RESCUE_REMEDIES
 
@@ -36,18 +37,19 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
      "Check that the node is up and reachable, then apply again; it continues with the remaining steps."),
 )  # fmt: skip
 
+BY_CODE = {**REMEDIES, **RESCUE_REMEDIES, **KERNEL_REMEDIES}
+"""Remedies of the failures that modules report with a reason code."""
+
 
 def remedy_for(*texts: str, code: str = "") -> str | None:
     """Return the remedy for a failure with these texts, or None. The reason code of the module counts first.
 
     The end of each text is searched line by line, because texts from nodes can be long.
     """
-    if code in RESCUE_REMEDIES:
-        return RESCUE_REMEDIES[code]
-    if code in REMEDIES and code != "packages.failed":
-        return REMEDIES[code]
+    if code in BY_CODE and code != "packages.failed":
+        return BY_CODE[code]
     lines = last_lines(*texts)
     for pattern, remedy in _REMEDIES:
         if any(re.search(pattern, line, re.IGNORECASE) for line in lines):
             return remedy
-    return REMEDIES.get(code)
+    return BY_CODE.get(code)

@@ -28,7 +28,12 @@ def cheapest(
         leaf_cost: cost of using one more leaf switch, at least 0.
         at_most: upper limit of the cost.
     """
-    for rest, limit in _rests(leaves, total, leaf_cost, at_most):
+    bounds = Bounds(leaves, total, leaf_cost)
+    if not bounds.enough:
+        return None
+    if bounds.least_cost == bounds.known_cost:
+        return bounds.known_cost if at_most is None or bounds.known_cost <= at_most else None
+    for rest, limit in _rests(bounds, at_most):
         cost = rest.least(limit)
         if cost is not None:
             return cost
@@ -42,20 +47,16 @@ def picks(
 
     Among equal allocations, the first node is preferred, then the second and so on, and earlier offers first.
     """
-    for rest, limit in _rests(leaves, total, leaf_cost, at_most):
+    for rest, limit in _rests(Bounds(leaves, total, leaf_cost), at_most):
         counts = rest.picks(limit)
         if counts is not None:
             return counts
     return None
 
 
-def _rests(
-    leaves: Sequence[Sequence[Offer]], total: int, leaf_cost: int, at_most: int | None
-) -> Iterator[tuple[_Rest, int | None]]:
+def _rests(bounds: Bounds, at_most: int | None) -> Iterator[tuple[_Rest, int | None]]:
     """Yield the undecided part and a cost limit; the next pair has a higher limit in case the first has no result."""
-    bounds = Bounds(leaves, total, leaf_cost)
-    limits = bounds.limits() if at_most is None else [at_most]
-    rests = [(rest, limit) for limit in limits if (rest := _Rest.of(bounds, limit)) is not None]
+    rests = [(rest, limit) for limit in bounds.limits(at_most) if (rest := _Rest.of(bounds, limit)) is not None]
     for number, (rest, limit) in enumerate(rests):
         if number == len(rests) - 1 or rest.open < rests[-1][0].open:
             yield rest, limit

@@ -72,6 +72,7 @@ class Search:
     ) -> None:
         self._nodes = nodes
         self._total = total
+        self._step = step
         self._windows = list(windows)
         self._floor = 0
         """The least acceptable bandwidth so far."""
@@ -186,7 +187,7 @@ class Search:
         at_most = self._limit(costs) if at_most is None else at_most
         for window in reached:
             leaves = self._leaves(self._offers(costs, window))
-            cost = cheapest(leaves, self._total, self._leaf_cost(costs), at_most=at_most)
+            cost = cheapest(leaves, self._total // self._step, self._leaf_cost(costs), at_most=at_most)
             if cost is not None:
                 least = at_most = cost
         return least
@@ -209,10 +210,12 @@ class Search:
         placements: list[tuple[int, list[tuple[int, tuple[int, ...]]], list[tuple[FreeNode, Pick]]]] = []
         for window in self._windows:
             leaves = self._leaves(self._offers(costs, window))
-            counts = picks(leaves, self._total, self._leaf_cost(costs), at_most=at_most)
+            counts = picks(leaves, self._total // self._step, self._leaf_cost(costs), at_most=at_most)
             if counts is None:
                 continue
-            used = [(number, self._pick(number, size, costs)) for number, size in enumerate(counts) if size]
+            used = [
+                (number, self._pick(number, count * self._step, costs)) for number, count in enumerate(counts) if count
+            ]
             order = [(number, members(pick.mask)) for number, pick in used]
             total = sum(costs.of(pick) for _, pick in used)
             opened = len({self._nodes[number].leaf for number, _ in used}) * self._leaf_cost(costs)
@@ -223,11 +226,12 @@ class Search:
         return min(self._good(self._tables[number][size]), key=costs.of)
 
     def _offers(self, costs: Costs, window: Window) -> list[Offer]:
+        """Return for each node the numbers of workers that it can take, with the costs."""
         by_kind = {}
         for table in self._kinds:
             best = [min(self._good(table[size]), key=costs.of) for size in self._sizes(table, window)]
             best.sort(key=lambda pick: members(pick.mask))
-            by_kind[id(table)] = [(pick.mask.bit_count(), costs.of(pick)) for pick in best]
+            by_kind[id(table)] = [(pick.mask.bit_count() // self._step, costs.of(pick)) for pick in best]
         return [by_kind[id(table)] for table in self._tables]
 
     def _leaves(self, offers: Sequence[Offer]) -> list[list[Offer]]:

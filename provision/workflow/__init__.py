@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from provision.workflow.idle_steps import drained_first, steps_to_confirm
     from provision.workflow.inventory_state import log_folder
     from provision.workflow.job_requests import job_request
+    from provision.workflow.kernel_reboots import await_reboots
     from provision.workflow.launch_inputs import node_networks, stated_container, stated_entries, stated_networks
     from provision.workflow.module_reload import reload
     from provision.workflow.node_reset import plan_reset, reset
@@ -50,6 +51,7 @@ __getattr__ = parts(
         "gpudirect": ("gdr",),
         "idle_steps": ("steps_to_confirm", "drained_first"),
         "job_requests": ("job_request",),
+        "kernel_reboots": ("await_reboots",),
         "launch_inputs": ("node_networks", "stated_container", "stated_entries", "stated_networks"),
         "overrides": ("note_degraded",),
         "inventory_state": ("log_folder",),

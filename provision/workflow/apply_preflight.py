@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from provision.commands.package_holds import deviating_packages, locked_versions
 from provision.commands.package_repositories import (
     RPM,
     base_urls,
@@ -27,6 +28,7 @@ from provision.errors import InventoryError, ProvisionError, VaultPasswordMissin
 from provision.facts import NodeFacts, Unknown, plain, proxies
 from provision.model import Cluster, Node, NodePlan, PackageChange, Plan, PreflightCode, PreflightProblem, Secret, Step
 from provision.planning.requirements import cluster_problems, packages_of, repositories_of, setting_problems
+from provision.planning.stack_lock import locked_on
 
 if TYPE_CHECKING:
     from provision.connectors import Connector
@@ -48,19 +50,29 @@ class Requested:
     repositories: tuple[Repository, ...] = ()
     image: Mapping[str, Any] | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Package -> the exact version of the stack lock."""
     manager: str = "apt"
     """The node's package manager."""
     wrong: frozenset[str] = frozenset()
     """Roles whose settings are wrong: what follows from that is not reported again."""
+    cache: Mapping[str, Any] = field(default_factory=dict)
+    """The package cache; empty without one, and before the first apply has set it up."""
+
+    def names(self) -> list[str]:
+        """Return the packages of all roles."""
+        return sorted({name for names in self.packages.values() for name in names})
 
     def request(self) -> dict[str, Any]:
         """Return it as the program on the node reads it."""
         return {
-            "packages": sorted({name for names in self.packages.values() for name in names}),
+            "packages": self.names(),
+            "versions": {name: self.versions[name] for name in self.names() if name in self.versions},
             "repositories": [_source(item, self.manager) for item in self.repositories],
             "streams": streams if isinstance(streams := self.variables.get("platform_module_streams"), list) else [],
             "image": self.image,
             "environment": proxies(self.variables),
+            "cache": self.cache,
             "seconds": _ANSWER_SECONDS,
         }
 
@@ -83,7 +95,8 @@ def preflight(result: PlanResult, *, read_only: bool = False) -> PlanResult:
             own.extend(setting_problems(role, node.variables, facts, system_of(facts)))
             own.extend(cluster_problems(role, node, result.cluster, result.facts))
         own.extend(_missing_files(plan, node))
-        requested[plan.name] = _requested(plan, node, result.cluster, facts, without=own)
+        asked = _requested(plan, node, result.cluster, facts, without=own)
+        requested[plan.name] = replace(asked, cache=_cache_of(node, result))
     answers = {} if read_only else _ask(result, requested)
     return replace(
         result, plan=Plan(tuple(_completed(plan, result, requested, problems, answers) for plan in result.plan.nodes))
@@ -178,11 +191,13 @@ def _requested(
     roles = [step.role for step in plan.steps]
     system = system_of(facts)
     installed = {} if isinstance(facts.packages, Unknown) else facts.packages
+    locked = locked_on(node, cluster, facts)
     packages: dict[str, tuple[str, ...]] = {}
     for role in roles:
         known = {*installed, *(name for names in packages.values() for name in names)}
         names = packages_of(role, node.variables, system, facts, (node, cluster))
-        packages[role] = tuple(name for name in names if name not in known)
+        other = deviating_packages(locked, [role], installed)
+        packages[role] = (*(name for name in names if name not in known), *other)
     packages = {role: names for role, names in packages.items() if names}
     wrong = frozenset(problem.role for problem in without)
     repositories = [
@@ -196,7 +211,14 @@ def _requested(
         if describe and role not in wrong:
             image = describe(node.variables, facts)
     manager = package_manager(facts)
-    return Requested(packages, tuple(repositories) if packages else (), image, node.variables, manager, wrong)
+    sources = tuple(repositories) if packages else ()
+    return Requested(packages, sources, image, node.variables, locked_versions(locked), manager, wrong)
+
+
+def _cache_of(node: Node, result: PlanResult) -> Mapping[str, Any]:
+    """Return the package cache that the node uses in an apply; empty before the cache is set up."""
+    caches = (component.package_proxy(node, result.cluster, result.facts) for component in COMPONENTS.values())
+    return next(filter(None, caches), {})
 
 
 def _enabled(node: Node) -> list[str]:
@@ -294,7 +316,7 @@ def _of_packages(answer: PreflightAnswer, asked: Requested, role: str) -> Iterab
             yield PreflightProblem(
                 PreflightCode.PACKAGE_MISSING,
                 owner,
-                ", ".join(missing),
+                ", ".join(f"{name}={asked.versions[name]}" if name in asked.versions else name for name in missing),
                 "no configured package repository has it" if len(missing) == 1 else "no configured repository has them",
                 COMPONENTS[owner].missing_package_remedy,
             )
@@ -314,7 +336,8 @@ def _repository_remedy(item: Repository | None, manager: str, *, unreachable: bo
     if item is None:
         folder = "/etc/yum.repos.d" if manager in RPM else "/etc/apt/sources.list.d"
         return (
-            f"Check the node's DNS, proxy (cluster_http_proxy) and firewall, or correct its {folder}."
+            "Check the node's DNS, proxy (cluster_http_proxy, cluster_package_cache) and firewall, or correct its "
+            f"{folder}."
             if unreachable
             else f"Correct the source in {folder} on the node, or its key."
         )

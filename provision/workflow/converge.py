@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.commands.python_install import INSTALL_SECONDS, install_script
-from provision.components import COMPONENTS
+from provision.components import COMPONENTS, roles_to_load
 from provision.errors import Interrupted, LockedError, NodeError, ProvisionError
 from provision.local_files import temporary_folder
-from provision.model import ApplyReport, Cluster, Node, Plan, Secret, Step
+from provision.model import ApplyReport, Cluster, Node, Plan, Secret, Step, StepClass
 from provision.model.reason import Reason
 from provision.report.reasons import messages
 from provision.workflow.draining import Draining
 from provision.workflow.idle_steps import steps_to_confirm
 from provision.workflow.inventory_state import inventory_lock, log_folder
+from provision.workflow.kernel_upgrades import KernelUpgrades
 from provision.workflow.node_results import NodeResults, history_entry
 from provision.workflow.plan import PlanResult, Request, probe_and_plan
 from provision.workflow.sources import write_fingerprints
@@ -39,7 +40,7 @@ class WaveOptions:
     """How many nodes are changed at once, and when to stop."""
 
     sizes: str | None = None
-    """Sizes of the waves as ``1,10%,100%``. None: so, or all at once where nodes are provisioned for the first time."""
+    """Sizes of the waves as ``1,10%,100%``; None: as `default_waves` returns them."""
     max_failures: int | None = None
     """How many failed nodes stop the apply. None: one in the first wave, a tenth of all nodes later."""
     keep_going: bool = False
@@ -101,6 +102,7 @@ class _Options:
         """Return the command that other operators see."""
         words = [f"--only {name}" for name in (*self.request.only, *self.steps)]
         words += [f"--force {name}" for name in self.request.forced]
+        words += ["--reboot"] * self.request.reboot
         return " ".join(["provision apply", *words])
 
 
@@ -116,6 +118,7 @@ class _Apply:
         self._on_event = on_event
         self._results = NodeResults(list(self._nodes))
         self._draining = Draining(cluster, self._results, self._probe_and_record, options.request)
+        self._upgrades = KernelUpgrades(cluster, self._results, self._probe, options.request, on_event)
         self._hint = f"Read the newest log in {log_folder(cluster)}; provision verify shows more."
 
     def run(self, result: PlanResult | None) -> ApplyReport:
@@ -193,7 +196,8 @@ class _Apply:
         """
         if self._options.steps:
             return {plan.name: () for plan in result.plan.nodes if plan.name not in result.errors}
-        return self._draining.left_drained(result) | steps_to_confirm(result)
+        left = self._draining.left_drained(result) | self._upgrades.unfinished(result)
+        return left | steps_to_confirm(result)
 
     def _refuse_blocked(self, result: PlanResult) -> list[str]:
         """Record the nodes whose preflight found problems, and return them."""
@@ -253,6 +257,7 @@ class _Apply:
             if result:
                 self._record_probe(result)
                 self._run(result, {name: confirmed[name] for name in names}, locks)
+                self._upgrades.resume()
                 self._draining.report(self._nodes)
             for name in confirmed:
                 if name not in locks.failed:
@@ -263,18 +268,25 @@ class _Apply:
         if self._options.steps:
             self._play(result, {name: () for name in confirmed if self._results.can_continue(name)}, locks)
             return
-        from provision.planning.waves import too_many_failures
+        from provision.planning.waves import canary_wave, too_many_failures
 
+        if self._upgrades.settle(result, confirmed, locks):
+            result = self._probe_and_record(
+                [n for n in confirmed if self._results.can_continue(n)], self._options.request
+            )
         self._draining.resume(result, confirmed)
         confirmed = {name: steps for name, steps in confirmed.items() if steps}
-        made = self._waves(result, list(confirmed))
+        made = self._waves(result, confirmed)
+        canary = canary_wave(result.cluster, confirmed)
         last_roles = _LAST if len(made) > 1 else frozenset()
         request = self._options.request
         for number, wave in enumerate(made, 1):
             self._rounds(result, {name: confirmed[name] for name in wave}, last_roles, locks, request)
             failed = [name for name in confirmed if not self._results.can_continue(name)]
-            if number < len(made) and too_many_failures(
-                len(failed), number, len(confirmed), self._options.waves.max_failures
+            most = self._options.waves.max_failures
+            if number < len(made) and (
+                too_many_failures(len(failed), len(confirmed), most, after_canary=number > canary)
+                or (self._upgrades.failed and most is None)
             ):
                 left = [name for names in made[number:] for name in names]
                 self._results.skip(left, *_stopped(failed, number, len(made)))
@@ -285,15 +297,23 @@ class _Apply:
             last = self._probe_and_record(names, request)
             self._rounds(last, runnable(last.plan), frozenset(), locks, request)
 
-    def _waves(self, result: PlanResult, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-        """Return the nodes in waves; all at once where none of them has been provisioned before."""
-        from provision.planning.waves import DEFAULT_WAVES, wave_sizes, waves
+    def _waves(self, result: PlanResult, confirmed: Mapping[str, Sequence[Step]]) -> tuple[tuple[str, ...], ...]:
+        """Return the nodes in waves, first those that are rebooted.
 
-        fresh = not any(result.provisioned(name) for name in names)
-        text = self._options.waves.sizes or ("100%" if fresh else DEFAULT_WAVES)
+        Nodes that others depend on, such as the package cache, are a wave of their own.
+        """
+        from provision.planning.waves import before_others, default_waves, wave_sizes, waves
+
+        reboots = {n for n, steps in confirmed.items() if any(s.step_class is StepClass.NEEDS_REBOOT for s in steps)}
+        names = sorted(confirmed, key=lambda name: name not in reboots)
+        classes = {step.step_class for steps in confirmed.values() for step in steps}
+        sizes = self._options.waves.sizes or default_waves(classes, provisioned=any(map(result.provisioned, names)))
         first = {name for component in COMPONENTS.values() for name in component.first_nodes(result.cluster)}
-        nodes = [result.cluster.node(name) for name in sorted(names, key=lambda name: name not in first)]
-        return waves(nodes, wave_sizes(text, len(names)))
+        early = before_others(result.cluster, confirmed)
+        names = sorted((name for name in names if name not in early), key=lambda name: name not in first)
+        nodes = [result.cluster.node(name) for name in names]
+        later = waves(nodes, wave_sizes(sizes, len(names))) if nodes else ()
+        return (early, *later) if early else later
 
     def _rounds(
         self,
@@ -321,20 +341,26 @@ class _Apply:
                     wanted[name] = left
             if not wanted:
                 break
+            wanted = self._upgrades.begin(result, wanted, request)
+            if not wanted:
+                break
             tried |= {(name, step.role, step.reasons) for name, steps in wanted.items() for step in steps}
             self._play(result, wanted, locks)
+            self._upgrades.finish(wanted, request, locks)
             names = [name for name in confirmed if self._results.can_continue(name)]
             if not names:
                 break
             request = replace(request, forced=())
             result = self._probe_and_record(names, request, "final probe")
         self._results.judge(confirmed, last_roles=last_roles, hint=self._hint)
+        self._upgrades.resume()
         self._draining.resume(result, confirmed, last_roles)
 
     def _play(self, result: PlanResult, wanted: Mapping[str, tuple[Step, ...]], locks: NodeLocks) -> None:
         """Run Ansible once."""
         from provision import engine
         from provision.inventory.settings import reading_environment
+        from provision.planning.stack_lock import lock_variables
 
         for name, why in locks.lost().items():
             if name in wanted and self._results.can_continue(name):
@@ -349,17 +375,20 @@ class _Apply:
         for name in wanted:
             locks.note(name, "run " + ", ".join(roles[name] or self._options.steps))
         log = log_folder(self._cluster) / f"apply-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
+        planned = {role for names in roles.values() for role in names}
         with temporary_folder() as folder:
             write_fingerprints(Path(folder), result, list(wanted))
             variables: dict[str, Any] = {
                 "_platform_fingerprints_folder": folder,
                 "_platform_disruptive": sorted(self._options.request.disruptive),
                 "_platform_preserved": {name: result.preserved[name] for name in wanted if name in result.preserved},
+                "_platform_lock": lock_variables(self._cluster),
             }
             report = engine.run_playbook(
                 self._cluster.inventory,
                 list(wanted),
-                tags=self._options.steps or sorted({role for names in roles.values() for role in names}),
+                tags=self._options.steps or sorted(planned),
+                roles=None if self._options.steps else roles_to_load(planned),
                 variables=variables if self._options.steps else variables | {"_platform_steps": roles},
                 become_password=self._options.become_password,
                 environment=reading_environment(),

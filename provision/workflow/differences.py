@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from provision.components import roles_to_load
 from provision.errors import Interrupted, ProvisionError
 from provision.facts import Unknown
 from provision.facts.managed import FOLDER
@@ -82,19 +83,23 @@ def _compare(
     """Run Ansible in check mode; without a log, because secrets would be in it."""
     from provision import engine
     from provision.inventory.settings import reading_environment
+    from provision.planning.stack_lock import lock_variables
 
+    planned = {role for roles in wanted.values() for role in roles}
     with temporary_folder() as folder:
         write_fingerprints(Path(folder), result, list(wanted))
         variables: dict[str, Any] = {
             "_platform_fingerprints_folder": folder,
             "_platform_steps": {name: list(roles) for name, roles in wanted.items()},
             "_platform_preserved": {name: result.preserved[name] for name in wanted if name in result.preserved},
+            "_platform_lock": lock_variables(cluster),
             "_platform_disruptive": sorted(wanted),  # a role that waits for a job would refuse; here it disturbs none
         }
         return engine.run_playbook(
             cluster.inventory,
             list(wanted),
-            tags=sorted({role for roles in wanted.values() for role in roles}),
+            tags=sorted(planned),
+            roles=roles_to_load(planned),
             variables=variables,
             become_password=become_password,
             environment=reading_environment(),

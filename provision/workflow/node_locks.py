@@ -102,6 +102,22 @@ class NodeLocks:
                 self._lost[name] = reason
         return dict(self._lost)
 
+    def renew(self, nodes: Sequence[Node]) -> dict[str, ProvisionError]:
+        """Take the locks of rebooted nodes again, whose lock holders ended; return the nodes where that failed."""
+        for node in nodes:
+            remote = self._remote_locks.pop(node.name, None)
+            if remote is not None:
+                remote.close()
+            self._lost.pop(node.name, None)
+        errors = zip(nodes, outcomes(self._take_in_time, nodes, limit=_AT_ONCE), strict=True)
+        failed: dict[str, ProvisionError] = {}
+        for node, error in errors:
+            if isinstance(error, ProvisionError):
+                failed[node.name] = error
+            elif error is not None:
+                raise error
+        return failed
+
     def note(self, node: str, text: str) -> None:
         """Keep one step of what is done in the node's history."""
         self._send(node, {"note": text})

@@ -25,6 +25,7 @@ from provision.planning import (
 )
 from provision.planning.ignore import with_ignored
 from provision.planning.preservation import unreadable_facts
+from provision.planning.stack_lock import lock_refusal
 from provision.report.reasons import error_of, message
 from provision.workflow.survey import supported_systems
 
@@ -46,7 +47,11 @@ def plan_nodes(
 ) -> tuple[tuple[NodePlan, ...], dict[str, NodeFacts], dict[str, ProvisionError]]:
     """Return the plans of `nodes`, the facts of those that can be worked on, and why the others cannot."""
     supported = supported_systems()
-    errors = {name: why for name, value in probed.items() if (why := _unable(cluster.node(name), value, supported))}
+    errors = {
+        name: why
+        for name, value in probed.items()
+        if (why := _unable(cluster.node(name), value, supported) or _refused(cluster.node(name), cluster, value))
+    }
     facts = {
         name: value for name, value in probed.items() if name not in errors and not isinstance(value, ProvisionError)
     }
@@ -57,7 +62,17 @@ def plan_nodes(
     forced = frozenset(asked.forced)
     scenes = {
         name: PlanScene(
-            cluster.node(name), probed, cluster, facts, supported, sources, asked.disruptive, only, forced, now
+            cluster.node(name),
+            probed,
+            cluster,
+            facts,
+            supported,
+            sources,
+            asked.disruptive,
+            only,
+            forced,
+            asked.reboot,
+            now,
         )
         for name, probed in facts.items()
     }
@@ -110,6 +125,12 @@ def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Mapping[st
         return _unreadable_node(node, unseen.reason)
     others = unreadable_facts(node, facts)
     return _unreadable_node(node, f"the pre-existing configuration is unknown ({others})") if others else None
+
+
+def _refused(node: Node, cluster: Cluster, facts: NodeFacts | ProvisionError) -> ProvisionError | None:
+    """Return why the node cannot be brought to the stack lock."""
+    why = None if isinstance(facts, ProvisionError) else lock_refusal(node, cluster, facts)
+    return error_of(NodeError, why, node=node.name) if why else None
 
 
 def _unsupported(node: Node, system: System | Unknown, supported: Mapping[str, str]) -> ProvisionError:

@@ -150,10 +150,12 @@ class NodeResults:
 
 def _remedy(name: str, step: Step) -> str:
     """Return how a step that waits is brought to run: jobs end, an owner's difference does not."""
-    jobs = [job for job in step.waits_for if job not in step.owners]
+    jobs = [job for job in step.waits_for if job not in step.owners and job not in step.schedule]
     undo = f"To run it in spite of the preserved difference, add: --limit {name} --force {step.role}"
     end = f"Apply again when the jobs have ended, or, to disturb them, add: --limit {name} --disruptive {name}"
-    return " ".join([*([end] if jobs else []), *([undo] if step.owners else [])])
+    reboot = f"To reboot idle nodes now, run: provision apply --limit {name} --reboot"
+    remedies = ((jobs, end), (step.schedule, reboot), (step.owners, undo))
+    return " ".join(text for applies, text in remedies if applies)
 
 
 def _merged(before: RoleReport | None, now: RoleReport, why: tuple[str, ...]) -> RoleReport:

@@ -91,6 +91,7 @@ def save(result: PlanResult, path: Path, request: Request) -> None:
         "only": list(request.only),
         "forced": list(request.forced),
         "disruptive": sorted(request.disruptive),
+        "reboot": request.reboot,
         "digests": result.digests(),
         "plan": as_document(result.plan),
     }
@@ -117,7 +118,9 @@ def read_saved(path: Path) -> tuple[SavedPlan, Request]:
         raise UsageError(f"{path} is not a saved plan", remedy=remedy) from error
     if document.format != _FORMAT:
         raise UsageError(f"{path} is a plan of another version of this program", remedy=remedy)
-    return document, Request(tuple(document.only), tuple(document.forced), frozenset(document.disruptive))
+    return document, Request(
+        tuple(document.only), tuple(document.forced), frozenset(document.disruptive), document.reboot
+    )
 
 
 def saved_differences(document: SavedPlan, result: PlanResult) -> list[str]:

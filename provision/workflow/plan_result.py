@@ -25,6 +25,8 @@ class Request:
     """Roles that run whether there is a reason or not."""
     disruptive: frozenset[str] = frozenset()
     """Nodes where running jobs may be disturbed."""
+    reboot: bool = False
+    """Whether nodes may be rebooted outside of their maintenance windows."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,13 @@ class PlanResult:
         from provision.components import COMPONENTS
         from provision.facts import Unknown
 
-        facts, variables = self.facts.get(name), self.cluster.node(name).variables
+        facts, node = self.facts.get(name), self.cluster.node(name)
         wanted = [
             role
             for role, component in COMPONENTS.items()
-            if variables.get(f"{role}_enabled") is not False and component.is_requested(variables)
+            if node.variables.get(f"{role}_enabled") is not False
+            and component.serves(node.variables)
+            and component.is_requested_on(node)
         ]
         if facts is None or isinstance(facts.receipts, Unknown):
             return False
@@ -74,6 +78,7 @@ class PlanResult:
         shared = {
             "nodes": [node.name for node in self.cluster.nodes],
             "roles": {role: source.code for role, source in self.sources.items()},
+            "lock": self.cluster.stack_lock,
         }
         digests: dict[str, str] = {}
         for plan in self.plan.nodes:

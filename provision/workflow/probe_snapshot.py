@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 # Docker is most of the cost of a probe. Containers of jobs have nothing to do with the training container.
 _UNUSED = (
     "container", "container_ssh", "container_trust", "docker_config", "docker_info", "docker_service", "fabric",
-    "firewall", "image", "kubernetes_host", "nvidia_container", "nvidia_driver", "nvlinks", "packages", "rescue",
-    "selinux", "selinux_denials", "slurm", "sysctls", "time_sync", "xids",
+    "firewall", "image", "kubernetes_host", "nvidia_container", "nvidia_driver", "nvlinks", "package_proxy",
+    "packages", "rescue", "selinux", "selinux_denials", "slurm", "sysctls", "time_sync", "xids",
 )  # fmt: skip
 
 

@@ -12,6 +12,8 @@ from tests.support.command import eventually
 from tests.support.plain_ansible import changed_by_check_mode
 
 JOB_PROCESSES = r"mpirun|orted|prted|sleep 98765"
+CLEANUP_PROCESSES = r"sh -c variables=|(/usr/bin/)?ssh -F /etc/provision/"
+"""The shell and the connections that end a job: a step of `apply` that requires an idle node waits for them too."""
 
 
 @pytest.mark.row(46)
@@ -164,15 +166,16 @@ def test_killing_run_ends_all_ranks_on_all_nodes(provision, cluster, on_node, ho
     """However the local command dies, mpirun, orted and ranks are gone from every node within 10 s."""
     names = [node["name"] for node in cluster["nodes"]]
 
-    def running():
-        outputs = {name: on_node(name, f"pgrep -fc '^({JOB_PROCESSES})' || true").strip() for name in names}
+    def running(what):
+        outputs = {name: on_node(name, f"pgrep -fc '^({what})' || true").strip() for name in names}
         return {name: int(count) for name, count in outputs.items()}
 
     process = provision.start("run", "--lab", LAB, "--", "sleep", "98765")
     try:
-        eventually(lambda: all(running().values()), seconds=60, what="ranks on both nodes")
+        eventually(lambda: all(running("sleep 98765").values()), seconds=60, what="ranks on both nodes")
         process.send_signal(how)
-        eventually(lambda: not any(running().values()), seconds=10, what="no job process on any node")
+        eventually(lambda: not any(running(JOB_PROCESSES).values()), seconds=10, what="no job process on any node")
+        eventually(lambda: not any(running(CLEANUP_PROCESSES).values()), seconds=60, what="idle nodes")
     finally:
         process.kill()
         process.wait()
@@ -187,13 +190,13 @@ def test_an_invalid_daemon_json_is_preserved_and_reported(provision, cluster, on
     try:
         done = provision("apply", "--lab", LAB, "--yes", "--json", "--only", "docker_engine")
         left = on_node(name, "cat /etc/docker/daemon.json")
-        beside = on_node(name, "cat /etc/docker/daemon.json.broken-*")
+        beside = on_node(name, "cat /etc/docker/daemon.json.broken-* 2>&1 || true")
     finally:
         on_node(name, "mv /root/daemon.json.kept /etc/docker/daemon.json; rm -f /etc/docker/daemon.json.*broken*")
 
     status = {node["name"]: node for node in done.document["nodes"]}
-    assert done.code == 1
-    assert left == beside == '{ "broken": \n'
+    assert done.code == 1, str(done)
+    assert left == beside == '{ "broken": \n', str(done)
     assert "daemon.json" in status[name]["error"]["message"]
     assert status[other]["status"] == "unchanged"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -240,3 +241,29 @@ def _command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
         return ""
+
+
+def test_a_run_for_planned_roles_contains_no_other_roles(tmp_path, monkeypatch):
+    """Plays without a planned role and roles that no planned role uses are left out; roles without tags always run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROVISION_PLAYBOOKS", str(tmp_path))
+    Path("hosts").write_text(HOSTS)
+    Path("ansible.cfg").write_text("[defaults]\n")
+    Path("site.yml").write_text("[{import_playbook: nodes.yml}, {import_playbook: containers.yml}]\n")
+    for play, names in {"nodes": ("limits", "driver", "engine"), "containers": ("image",)}.items():
+        roles = [{"role": "platform"}, *({"role": name, "tags": [name]} for name in names)]
+        text = json.dumps([{"hosts": "all", "gather_facts": False, "roles": roles}])
+        Path(f"{play}.yml").write_text(text)
+        for name in ("platform", *names):
+            tags = ["always"] if name in ("platform", "driver") else []
+            task = {"name": f"Run {name}", "ansible.builtin.command": "true", "tags": tags}
+            Path("roles", name, "tasks").mkdir(parents=True, exist_ok=True)
+            Path("roles", name, "tasks/main.yml").write_text(json.dumps([task]))
+    monkeypatch.setenv("ANSIBLE_ROLES_PATH", str(tmp_path / "roles"))
+
+    every = engine.run_playbook(Path("hosts"), ["here"], tags=["engine"])
+    planned = engine.run_playbook(Path("hosts"), ["here"], tags=["engine"], roles={"engine", "limits"})
+
+    assert [role.role for role in every.nodes[0].roles] == ["platform", "driver", "engine"]
+    assert [role.role for role in planned.nodes[0].roles] == ["platform", "engine"]
+    assert (every.tasks, planned.tasks) == (4, 2)

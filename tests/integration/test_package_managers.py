@@ -25,6 +25,7 @@ pytestmark = pytest.mark.long
 
 A, B, C, HOLDER = (Package(f"contract-{name}") for name in ("a", "b", "c", "holder"))
 NEWER = "1.0-2"
+ONLY_APT = pytest.mark.parametrize("package_node", ["apt"], indirect=True)
 ONLY_DNF = pytest.mark.parametrize("package_node", ["dnf"], indirect=True)
 
 
@@ -104,6 +105,34 @@ def test_optional_packages_are_installed_if_they_are_offered(package_node: Node,
     result = package_node.install(A.name, optional=[B.name, "contract-absent"])
 
     assert result.get("installed") == [A.name, B.name], result
+
+
+@ONLY_APT
+@pytest.mark.parametrize("version", ["1.0-1", "2.0-1"], ids=["older", "newer"])
+def test_an_exact_version_replaces_another_one(package_node: Node, offer: Callable[..., None], version: str) -> None:
+    """Older or newer, and without a change of other packages; a version that no repository has is missing."""
+    offer(*(replace(A, version=one) for one in ("1.0-1", NEWER, "2.0-1")), B)
+    first = package_node.install(A.name, B.name, versions={A.name: NEWER})
+    second = package_node.install(A.name, B.name, outdated=[A.name], versions={A.name: version})
+    absent = package_node.install(A.name, B.name, outdated=[A.name], versions={A.name: "3.0-1"})
+
+    assert first.get("installed") == [A.name, B.name], first
+    assert second.get("installed") == [A.name], second
+    failed(absent, "packages.missing")
+    assert package_node.version(A.name) == version
+
+
+@ONLY_APT
+def test_an_exact_version_releases_no_hold(package_node: Node, offer: Callable[..., None]) -> None:
+    """An operator's hold counts more than a lock."""
+    offer(A, replace(A, version=NEWER))
+    package_node.install(A.name, versions={A.name: "1.0-1"})
+    package_node.hold(A.name)
+    result = package_node.install(A.name, outdated=[A.name], versions={A.name: NEWER})
+
+    failed(result, "packages.held")
+    assert package_node.version(A.name) == "1.0-1"
+    assert A.name in package_node.holds()
 
 
 def test_a_new_package_in_a_repository_is_installed(package_node: Node, offer: Callable[..., None]) -> None:

@@ -38,7 +38,7 @@ def slurm(provision: Provision) -> Iterator[Jobs]:
 def nothing_left(slurm: Jobs) -> Iterator[None]:
     """Each test ends without jobs, containers and leases."""
     yield
-    nothing_is_left(slurm)
+    nothing_is_left(slurm, seconds=60)
 
 
 def number_of(jobs: Jobs, name: str) -> str:

@@ -13,6 +13,8 @@ import jinja2
 import pytest
 import yaml
 
+from provision.components import roles_to_load
+
 ROOT = Path(__file__).resolve().parents[2]
 ROLES = sorted(path for path in (ROOT / "roles").iterdir() if path.is_dir() and path.name[0] not in "._")
 BY_ROLE = pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
@@ -245,6 +247,23 @@ def test_every_role_is_in_one_stage_with_its_tag_and_switch() -> None:
         for entry in others
     }
     assert {entry["role"]: entry["when"] for entry in others} == conditions
+
+
+@BY_ROLE
+def test_a_role_uses_variables_only_of_roles_that_run_with_it(role: Path) -> None:
+    """A run loads the planned roles and those in `after`; variables of other roles would be undefined in it."""
+    others = "|".join(sorted(other.name for other in ROLES if other.name not in {role.name, "platform"}))
+    word = re.compile(rf"\b_{{0,2}}({others})_\w+\b(?![^|}}]*\| default)")
+    texts = [path.read_text(encoding="utf-8") for part in ("tasks", "templates", "vars", "defaults", "handlers")
+             for path in (role / part).glob("*")] if role.name != "platform" else []  # fmt: skip
+    used = {
+        match[1]
+        for text in texts
+        for value in re.findall(r"{{.*?}}", text, re.DOTALL)
+        for match in word.finditer(value)
+    }
+
+    assert used <= roles_to_load([role.name])
 
 
 CONDITIONS = ("when", "that", "until", "failed_when", "changed_when")

@@ -33,7 +33,7 @@ def test_preserved_settings_reach_the_roles_and_receipts_of_their_node_only() ->
     for name, role in (("gpu1", "docker_engine"), ("gpu1", "rdma_stack"), ("gpu2", "docker_engine")):
         platform = Role("platform", _platform_preserved=preserved, inventory_hostname=name, platform_receipt_role=role,
                         platform_receipt_inputs={"source": "x"})  # fmt: skip
-        task = platform.task("receipt", "Add the receipt to the pending receipts")
+        task = platform.task("receipt", "Write the receipt, or store it for the end of the play")
         platform.templar.available_variables |= {
             "__platform_receipt_preserved": task["vars"]["__platform_receipt_preserved"]
         }
@@ -41,14 +41,14 @@ def test_preserved_settings_reach_the_roles_and_receipts_of_their_node_only() ->
 
     assert noted == [{"source": "x", "kept": {"docker_engine_source": "present"}}, {"source": "x"}, {"source": "x"}]
     loop = Role("platform", _platform_preserved=preserved, inventory_hostname="gpu1").task(
-        "preflight", "Preserve pre-existing configuration"
+        "node", "Preserve pre-existing configuration"
     )
     platform = Role("platform", _platform_preserved=preserved, inventory_hostname="gpu1")
     assert platform.templar.template(loop["loop"]) == [{"key": "docker_engine_source", "value": "present"}]
     assert Role("platform", inventory_hostname="gpu1").templar.template(loop["loop"]) == []
 
 
-ADDRESS_CHECK = ("preflight", "Check that the data address is valid for this node")
+ADDRESS_CHECK = ("node", "Check the data address")
 
 
 @pytest.mark.parametrize(

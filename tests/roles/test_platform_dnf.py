@@ -135,6 +135,17 @@ def test_versions_have_one_format_and_kernels_the_newest_version(node: Node) -> 
     assert (versions["docker"], versions["zero"], versions["kernel"]) == ("3:20.10.24-3.el9", "1-1", "5.14.0-427")
 
 
+def test_each_package_of_a_kernel_is_known_by_its_full_name() -> None:
+    """The roles install the headers of one kernel by this name; otherwise they would be missing in every plan."""
+    text = "kernel-devel installed 5.14.0-1.el9 x86_64\nkernel-devel installed 0:5.14.0-2.el9 x86_64\n"
+
+    assert managed.rpm_versions(text) == {
+        "kernel-devel": "5.14.0-2.el9",
+        "kernel-devel-5.14.0-1.el9.x86_64": "5.14.0-1.el9",
+        "kernel-devel-5.14.0-2.el9.x86_64": "5.14.0-2.el9",
+    }
+
+
 def test_a_package_with_two_versions_is_not_completely_installed(node: Node) -> None:
     """An interrupted upgrade leaves both; the same package for two architectures is complete."""
     node.packages["half"] = "1-1 2-1"
@@ -637,6 +648,20 @@ def test_saved_configuration_files_are_removed_unless_they_were_edited(node: Nod
 
     assert left == [f"leave {tmp_path}/edited.conf.rpmsave: it was edited since it was installed"]
     assert sorted(path.name for path in tmp_path.glob("*.rpmsave")) == ["edited.conf.rpmsave", "existed.conf.rpmsave"]
+
+
+@pytest.mark.parametrize(
+    ("requested", "name"),
+    [
+        ("kernel-devel-5.14.0-427.13.1.el9_4.x86_64", "kernel-devel"),
+        ("kernel-devel", "kernel-devel"),
+        ("docker-ce-cli", "docker-ce-cli"),
+        ("datacenter-gpu-manager-4-cuda13", "datacenter-gpu-manager-4-cuda13"),
+    ],
+)
+def test_a_package_that_was_requested_with_its_version_is_the_roles(node: Node, requested: str, name: str) -> None:
+    """dnf lists what the roles requested as requested by a person, by its plain name; a reset removes it."""
+    assert dnf.Dnf(node).plain_name(requested) == name
 
 
 def test_a_package_with_several_versions_is_removed(node: Node) -> None:

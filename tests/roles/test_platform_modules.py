@@ -117,6 +117,43 @@ def answer(apt: ModuleType, monkeypatch: pytest.MonkeyPatch, of: Callable[[list[
     monkeypatch.setattr(apt_get.Apt, "is_fresh", lambda _self: False)
 
 
+def test_packages_of_a_lock_are_installed_in_exactly_their_versions() -> None:
+    """Also older ones than those that are installed; the others get their newest version."""
+    commands: list[list[str]] = []
+
+    class Programs(Module):
+        def run_command(self, command: list[str]) -> tuple[int, str, str]:
+            commands.append(command)
+            return 0, "", ""
+
+    apt_get.Apt(Programs()).install(["docker.io", "pigz"], (), {"docker.io": "1:2.0~b+1", "absent": "1"})
+    apt_get.Apt(Programs()).install(["pigz"], (), {"docker.io": "2"})
+
+    first, second = [command for command in commands if command[0] == "apt-get"]
+    assert first[-3:] == ["--allow-downgrades", "docker.io=1:2.0~b+1", "pigz"]
+    assert second[-1] == "pigz"
+    assert "--allow-downgrades" not in second
+
+
+def test_a_version_that_no_repository_has_is_missing(apt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lists are fetched again before."""
+    err = "E: Version '9' for 'docker.io' was not found"
+    commands: list[list[str]] = []
+
+    def of(command: list[str]) -> tuple[int, str, str]:
+        commands.append(command)
+        return (100, "", err) if "install" in command else (0, "", "")
+
+    answer(apt, monkeypatch, of)
+    monkeypatch.setattr(apt, "begin_packages", lambda *_: "")
+    monkeypatch.setattr(apt, "end_packages", lambda *_: None)
+
+    result = run(apt, packages=["docker.io"], versions={"docker.io": "9"})
+
+    assert result["reason"] == "packages.missing"
+    assert any("update" in command for command in commands)
+
+
 def test_only_incomplete_or_missing_packages_are_installed(apt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package that is only configured, or half installed, counts as missing."""
     listed = "kmod installed 30\nrdma-core half-configured 44\nprocps config-files 4\n"

@@ -8,7 +8,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +20,8 @@ origin = importlib.import_module("ansible.module_utils.platform_origin")
 apt_get = importlib.import_module("ansible.module_utils.platform_package_apt")
 packages = importlib.import_module("ansible.module_utils.platform_undo_packages")
 docker = importlib.import_module("ansible.module_utils.platform_undo_docker")
+files = importlib.import_module("ansible.module_utils.platform_undo_files")
+kernel = importlib.import_module("ansible.module_utils.platform_undo_kernel")
 
 
 class Node:
@@ -118,7 +120,7 @@ def install_packages(
     monkeypatch.setattr(apt_get.Apt, "is_fresh", lambda _self: True)
     monkeypatch.setattr(origin_packages, "etc_files", lambda: [str(path) for path in (tmp_path / "etc").glob("*")])
 
-    def install(_self: Any, requested: list[str], _streams: list[str]) -> None:
+    def install(_self: Any, requested: list[str], _streams: list[str], _versions: dict[str, str]) -> None:
         (tmp_path / "etc").mkdir(exist_ok=True)
         (tmp_path / "etc" / f"left-by-{requested[0]}").write_text("x\n")
         node.packages.pop(without, None)
@@ -372,6 +374,34 @@ def test_a_change_that_waits_refuses_the_reset(
     assert rescue.read_document("pending") == {}
     timers = ["provision-rescue-aaaaaaaaaaaa.timer", "provision-rescue-aaaaaaaaaaaa-guard.timer"]
     assert ["systemctl", "stop", *timers] in node.ran
+
+
+@pytest.mark.parametrize(("phase", "refused"), [("rebooting", True), ("trial", True), ("confirmed", False)])
+def test_a_node_with_a_kernel_on_trial_is_not_reset(
+    reset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, phase: str, *, refused: bool
+) -> None:
+    """Without its watchdog, the node would stay in an unconfirmed kernel."""
+    record = tmp_path / "upgrade.json"
+    record.write_text(json.dumps({"phase": phase, "to": "6.1.0-50-amd64"}))
+    monkeypatch.setattr(kernel, "KERNEL_UPGRADE", str(record))
+    origin.record_file(str(tmp_path / "x"), "ours\n")
+
+    assert reset().get("failed", False) is refused
+    assert not reset(disruptive=True).get("failed", False)
+
+
+def test_the_menu_of_grub_is_written_after_its_settings_are_removed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only then, and for the boot loader that the node has."""
+    settings = [files.Step("remove it", lambda: None, f"{kernel.GRUB_SETTINGS}zz.cfg")]
+    monkeypatch.setattr(kernel.os.path, "isfile", lambda path: path == "/boot/grub2/grub.cfg")
+    module = SimpleNamespace(run_command=node.run)
+
+    assert kernel.loader_steps(module, [files.Step("remove it", lambda: None, "/etc/fstab")]) == []
+    [step] = kernel.loader_steps(module, settings)
+    assert step.act() is None
+    assert node.ran == [["grub2-mkconfig", "-o", "/boot/grub2/grub.cfg"]]
 
 
 def test_a_role_that_was_interrupted_after_its_first_value_is_reset(

@@ -189,6 +189,54 @@ def test_a_downgraded_package_is_not_accepted(
     assert role.value(task["when"]) is not good
 
 
+@pytest.mark.parametrize(
+    ("version", "left_out", "expected"),
+    [("2", [], []), ("1", [], ["docker.io"]), ("1", ["docker_engine"], []), (None, [], [])],
+    ids=["at the lock", "older", "waits", "not installed"],
+)
+def test_a_package_in_another_version_than_the_lock_is_installed(
+    version: str | None, left_out: list[str], expected: list[str]
+) -> None:
+    """Only packages of the roles of this run, so that a step that waits keeps its versions."""
+    lock = {"packages": {"docker_engine": {"docker.io": "2"}}, "image": ""}
+    role = Role(
+        "platform",
+        _platform_lock=lock,
+        __platform_selected_roles=["docker_engine"],
+        __platform_left_out=left_out,
+        platform_node={
+            "packages": {"docker.io": version} if version else {},
+            "downgraded": [],
+            "package_manager": "apt",
+            "repository_files": [],
+        },
+    )
+    task = role.task("packages", "Install packages in one transaction")["platform_packages"]
+
+    assert role.value("__platform_deviating_packages") == expected
+    assert role.templar.template(task["versions"]) == {"docker.io": "2"}
+    assert role.templar.template(task["outdated"]) == expected
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"cluster_takes_jobs": False},
+        {"platform_node": {"package_manager": "dnf", "packages": {"docker.io": "1"}, "downgraded": []}},
+    ],
+    ids=["plain Ansible", "no jobs", "dnf"],
+)
+def test_without_a_lock_no_version_is_required(variables: dict[str, Any]) -> None:
+    """Plain Ansible does not know the lock; nodes without jobs and those of dnf have none."""
+    lock = {} if not variables else {"_platform_lock": {"packages": {"docker_engine": {"docker.io": "2"}}, "image": ""}}
+    node = {"packages": {"docker.io": "1"}, "downgraded": [], "package_manager": "apt"}
+    role = Role("platform", **{"platform_node": node, **lock, **variables})
+
+    assert role.value("__platform_deviating_packages") == []
+    assert role.value("__platform_locked_versions") == {}
+
+
 SYSTEMCTL = """
 cd {folder}
 case "$1" in

@@ -71,11 +71,12 @@ def test_packages_are_installed_under_the_oldest_python(run_module: Run) -> None
 
 
 def test_the_facts_of_the_role_are_read_under_the_oldest_python(run_module: Run) -> None:
-    """Versions have no epoch of 0; of several kernels the newest counts."""
+    """Versions have no epoch of 0; of several kernels the newest counts, and each has its full name too."""
     node = run_module("platform_node")["node"]
 
     assert node["package_manager"] == "dnf"
-    assert node["packages"] == {"bash": "4.4-1.el8", "kernel": "4.18-2.el8"}
+    full = {f"kernel-{version}.x86_64": version for version in ("4.18-1.el8", "4.18-2.el8")}
+    assert node["packages"] == {"bash": "4.4-1.el8", "kernel": "4.18-2.el8", **full}
 
 
 def test_messages_of_dnf_do_not_depend_on_the_language_of_the_login(run_module: Run) -> None:

@@ -24,7 +24,7 @@ argument_specs:
   tags: [hello_world_configure]
 
 - name: Receipt
-  ansible.builtin.include_role: {{name: platform, tasks_from: receipt}}
+  ansible.builtin.import_role: {{name: platform, tasks_from: receipt, rolespec_validate: false}}
   vars:
     platform_receipt_role: hello_world
     platform_receipt_files: [{FILE}]

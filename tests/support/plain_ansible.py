@@ -27,4 +27,5 @@ def changed_by_check_mode(provision: Provision, inventory: str) -> dict[str, int
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    sys.stdout.write(done.stdout)  # shown where the test fails
     return {name: int(changed) for name, changed in _RECAP.findall(done.stdout)}

@@ -64,6 +64,22 @@ def test_a_failure_has_role_task_message_output_and_remedy():
     assert "disk is full" in error.remedy
 
 
+@pytest.mark.parametrize(
+    ("reason", "code", "remedy"),
+    [
+        ("kernel.module.not_built", "kernel.module.not_built", "Choose a kernel"),
+        ("rescue.reverted", "rescue.reverted", "Correct the setting"),
+        ("made up by the node", "", ""),
+        (["kernel.module.not_built"], "", ""),
+    ],
+)
+def test_a_failure_of_a_module_has_its_code_and_the_remedy_of_the_code(reason, code, remedy):
+    """Scripts rely on the code; a code that does not exist is not passed on."""
+    error = collect(ran("failed", msg="refused", reason=reason), failures={"gpu1": 1}).nodes[0].error
+
+    assert (error.code, (error.remedy or "").startswith(remedy)) == (code, True)
+
+
 TOKEN = "ghp_" + "a1B2" * 9
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\n" + "QyNTUxOQAAACD0123\n" * 20 + "-----END OPENSSH PRIVATE KEY-----"
 

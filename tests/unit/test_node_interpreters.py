@@ -33,6 +33,7 @@ REQUESTS: dict[tuple[str, ...], str] = {
     ("attach", "/no/such/unit", "true"): "",
     ("code",): json.dumps({"do": "resolve", "ref": "0" * 40, "url": "", "secrets": {}, "seconds": 9}),
     ("data-check",): json.dumps({"volumes": [{"name": "data", "path": "/proc", "read_only": True}]}),
+    ("image-peers",): json.dumps({"do": "unknown"}),
     ("jobs",): json.dumps({"do": "unknown"}),
     ("lock",): json.dumps({"do": "look", "folders": [LOCK], "history": LOCK, "marks": [], "entries": 9}),
     ("package-preflight",): json.dumps({"packages": [], "repositories": [], "seconds": 5}),

@@ -81,7 +81,7 @@ def test_checks_of_roles_for_jobs_are_skipped_with_the_reason():
 
 
 def test_no_roles_for_jobs_are_planned_on_a_dedicated_queue_host():
-    """Whatever was lost of such roles."""
+    """Whatever was lost of such roles; the host is the package cache too."""
     scene = scene_of(now=with_head(), receipts={})
 
-    assert {step.role for step in plan_node(scene)} == {"platform", "base_system"}
+    assert {step.role for step in plan_node(scene)} == {"platform", "base_system", "package_cache"}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from provision.errors import UsageError
-from provision.planning.waves import DEFAULT_WAVES, too_many_failures, wave_sizes, waves
+from provision.model.plan import StepClass
+from provision.planning.waves import DISRUPTIVE_WAVES, default_waves, too_many_failures, wave_sizes, waves
 from provision.testing import make_node
 
 
@@ -13,7 +14,7 @@ def nodes(count, **variables):
     return [make_node(f"n{number}", **variables) for number in range(count)]
 
 
-def lengths(count, text=DEFAULT_WAVES, **variables):
+def lengths(count, text=DISRUPTIVE_WAVES, **variables):
     return [len(wave) for wave in waves(nodes(count, **variables), wave_sizes(text, count))]
 
 
@@ -52,8 +53,23 @@ def test_limits_of_rack_and_leaf_are_combined():
 
 
 def test_a_failed_canary_or_a_tenth_of_failed_nodes_stops_the_apply():
-    assert too_many_failures(1, 1, 100, None)
-    assert not too_many_failures(9, 2, 100, None)
-    assert too_many_failures(10, 2, 100, None)
-    assert not too_many_failures(1, 1, 100, 2)
-    assert not too_many_failures(0, 1, 100, None)
+    assert too_many_failures(1, 100, None, after_canary=False)
+    assert not too_many_failures(9, 100, None, after_canary=True)
+    assert too_many_failures(10, 100, None, after_canary=True)
+    assert not too_many_failures(1, 100, 2, after_canary=False)
+    assert not too_many_failures(0, 100, None, after_canary=False)
+
+
+@pytest.mark.parametrize(
+    ("classes", "provisioned", "expected"),
+    [
+        ({StepClass.SAFE}, False, [30]),
+        ({StepClass.SAFE, StepClass.NEEDS_IDLE}, False, [30]),
+        ({StepClass.SAFE}, True, [1, 29]),
+        ({StepClass.SAFE, StepClass.NEEDS_IDLE}, True, [1, 3, 26]),
+        ({StepClass.NEEDS_REBOOT}, False, [1, 3, 26]),
+    ],
+)
+def test_the_default_waves_depend_on_what_the_steps_do(classes, provisioned, expected):
+    """One node first; steps that end no job on all others at once; new nodes have no jobs."""
+    assert lengths(30, default_waves(classes, provisioned=provisioned)) == expected

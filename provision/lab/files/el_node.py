@@ -119,6 +119,7 @@ class Package:
         self.provides: list[str] = entry["provides"]
         self.links: dict[str, str] = entry["links"]
         self.group: str = entry["group"]
+        self.with_dependencies: bool = entry["with_dependencies"]
         self.sources: list[Deb] = []
         self.of_the_base: set[str] = set()
         self.paths = set(self.links)
@@ -160,12 +161,14 @@ def alternatives(words: str) -> list[str]:
 def download(packages: list[Package], unused: list[str]) -> dict[str, Deb]:
     """Download the packages of Debian, and what they require beyond the packages of the node."""
     available = set(run("apt-cache", "pkgnames").split())
-    wanted = {name for package in packages for name in package.debs} & available
+    wanted = {name for package in packages if package.with_dependencies for name in package.debs} & available
+    alone = {name for package in packages if not package.with_dependencies for name in package.debs} & available
     run("apt-get", "clean")
     run(
         "apt-get", "--quiet", "--yes", "--no-install-recommends", "--download-only", "--reinstall", "install",
         *sorted(wanted),
     )  # fmt: skip
+    run("sh", "-c", 'cd "$0" && exec apt-get --quiet download "$@"', str(ARCHIVES), *sorted(alone))
     debs = [Deb(path) for path in sorted(ARCHIVES.glob("*.deb"))]
     return {deb.name: deb for deb in debs if deb.name not in unused and not deb.name.startswith("perl")}
 
@@ -183,7 +186,15 @@ def assign(packages: list[Package], debs: dict[str, Deb], installed: set[str]) -
     for name in sorted(set(debs) - assigned):
         entry = {"name": name, "debs": [name], "files": ["*"], "is_vendors": False, "epoch": 0}
         package = Package(
-            {**entry, "version": debs[name].version, "requires": [], "provides": [], "links": {}, "group": ""}
+            {
+                **entry,
+                "version": debs[name].version,
+                "requires": [],
+                "provides": [],
+                "links": {},
+                "group": "",
+                "with_dependencies": True,
+            }
         )
         package.sources = [debs[name]]
         packages.append(package)

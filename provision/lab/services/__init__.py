@@ -22,6 +22,7 @@ from provision.lab.services.ca import ensure_certificates
 from provision.lab.services.image import ensure_training_image
 from provision.lab.services.kernel import GIT_FOLDER
 from provision.lab.services.packages import (
+    build_doca_packages,
     build_packages,
     file_name,
     machine_package_name,
@@ -116,7 +117,9 @@ class Services:
             registry.ensure_running(own, addresses, ports["registry"], certificates)
             registry.push(image, _REPOSITORY, _TAG, port=ports["registry"], authority=certificates.authority)
             rpms = rpm_repository.contents(spec, self._cache, progress)
-            key = repository.ensure_repository(own, spec.name, build_packages(self._cache), rpms)
+            key = repository.ensure_repository(
+                own, spec.name, build_packages(self._cache), rpms, build_doca_packages(self._cache)
+            )
             repository.ensure_running(own, addresses, ports["repository"])
             served = f"{host_address}:{ports['registry']}"
             url = f"http://{host_address}:{ports['repository']}"

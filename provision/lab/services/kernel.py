@@ -1,4 +1,4 @@
-"""SIMULATED kernel modules: an RDMA stack with peer memory, a GPU driver, and nv_peer_mem's source tree.
+"""SIMULATED kernel modules: RDMA stacks with peer memory, a GPU driver, and nv_peer_mem's source tree.
 
 All are marked as SIMULATED in ``modinfo`` and dmesg, but they are real modules: nodes build them with DKMS, their
 symbols have checksums that can differ, they load or fail to load, and a reboot unloads them.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from provision.errors import LabError
 from provision.lab.marks import mark
+from provision.lab.package_managers import APT, DNF, PackageManager
 from provision.lab.services.stand_in import StandIn
 from provision.resources import package_path
 
@@ -82,16 +83,16 @@ _NVIDIA_TREE = {
 }
 
 
-def _ofed(version: str, members: str, extension: str) -> _Module:
+def _ofed(version: str, members: str, extension: str, name: str = "mlnx-ofed-kernel") -> _Module:
     return _Module(
-        package="mlnx-ofed-kernel-dkms",
-        dkms_name="mlnx-ofed-kernel",
-        mark="mlnx-ofed-kernel",
+        package=f"{name}-dkms",
+        dkms_name=name,
+        mark=name,
         version=version,
         summary=f"kernel half of an RDMA stack with peer memory, as OFED {version}",
         folder="mlnx_ofed",
         tree=_OFED_TREE,
-        replacements={"VERSION": version, "MEMBERS": members, "EXTENSION": extension},
+        replacements={"NAME": name, "VERSION": version, "MEMBERS": members, "EXTENSION": extension},
         leftovers="/usr/src/ofa_kernel",
         files={"/usr/bin/ofed_info": _OFED_INFO.format(version=version)},
     )
@@ -125,6 +126,10 @@ _POSTINST = """\
 set -e
 [ "$1" != configure ] || /usr/lib/dkms/common.postinst {name} {version} /usr/share/{package} "" "$2"
 """
+_RPM_POSTINST = """\
+dkms add -m {name} -v {version} --rpm_safe_upgrade >/dev/null || :
+[ ! -e /lib/modules/$(uname -r)/build ] || dkms install -m {name} -v {version} || :
+"""
 _PRERM = """\
 #!/bin/sh
 set -e
@@ -154,6 +159,151 @@ _CLIENTS = {"1.0-9": "one_client.c", "1.1-0": "one_client.c", "1.3-0": "two_clie
 
 PEER_MEMORY_TAGS = tuple(_TREES)
 """The tags in nv_peer_mem's history, oldest first."""
+
+
+@dataclass(frozen=True)
+class _Doca:
+    """The stand-ins for a release of DOCA: names and versions of the packages for a package manager."""
+
+    version: str
+    ofed: str
+    """The version of its kernel modules."""
+    modules: str
+    """The name of the modules in DKMS."""
+    service: str
+    """The package with openibd."""
+    unit_folder: str
+
+
+_DOCA: Mapping[PackageManager, _Doca] = {
+    APT: _Doca("2.9.0", "24.10", "mlnx-ofed-kernel", "mlnx-ofed-kernel-utils", "/lib/systemd/system"),
+    DNF: _Doca("3.2.2", "25.10", "mlnx-ofa_kernel", "mlnx-ofa_kernel", "/usr/lib/systemd/system"),
+}
+"""The default releases of Debian 12, and of Enterprise Linux."""
+DOCA_VERSION = {manager: doca.version for manager, doca in _DOCA.items()}
+EL_KERNEL = "5.14.0-427.13.1.el9_4"
+"""The kernel whose headers are SIMULATED; its release ends in the architecture."""
+_KERNEL_FOLDER = f"/usr/src/kernels/{EL_KERNEL}.x86_64"
+_KERNEL_MAKEFILE = """\
+# SIMULATED headers of a kernel: nothing is compiled, and a module is a text that no kernel loads.
+modules:
+\ttouch $(M)/Module.symvers
+\tfor source in $(M)/*.c; do echo "SIMULATED: built from $$source" >"$${source%.c}.ko"; done
+clean:
+\trm -f $(M)/*.ko $(M)/Module.symvers
+"""
+_OFED_UNIT = """\
+# SIMULATED: loads the RDMA stack at boot, as the real one does.
+[Unit]
+Description=SIMULATED openibd - loads the modules of an RDMA stack
+Before=network.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/etc/init.d/openibd start
+ExecStop=/etc/init.d/openibd stop
+
+[Install]
+WantedBy=sysinit.target
+"""
+_OFED_SCRIPT = """\
+#!/bin/sh
+# SIMULATED: loads and unloads the modules of a vendor's RDMA stack.
+case "$1" in
+  start) modprobe ib_core && modprobe ib_peer_mem ;;
+  stop) ! [ -d /sys/module/ib_peer_mem ] || rmmod ib_peer_mem ;;
+  restart) "$0" stop && "$0" start ;;
+  status) lsmod | grep ib_peer_mem ;;
+esac
+"""
+_FIRMWARE_SCRIPT = """\
+#!/bin/sh
+# SIMULATED: the real one updates the firmware of the cards when it is installed, unless this variable says no.
+case "$1" in
+  configure|1|2) [ "$RUN_FW_UPDATER" = no ] || : >/var/lib/provision-lab-firmware-updated ;;
+esac
+"""
+_FOREIGN_DKMS = """\
+#!/bin/sh
+# SIMULATED: the dkms of the vendor's repository, which nothing may install in place of the distribution's.
+echo 'SIMULATED dkms of the vendor: not the one of the distribution' >&2
+exit 1
+"""
+
+
+def doca_stand_ins(manager: PackageManager = APT) -> list[StandIn]:
+    """Return the packages of DOCA's repository: a profile, modules, service and scripts, and a dkms of its own.
+
+    The real profile has more packages, among them an rdma-core; here the distribution's is used.
+    """
+    doca = _DOCA[manager]
+    module = _ofed(doca.ofed, "", _EXTENSION, doca.modules)
+    info = module.files["/usr/bin/ofed_info"].replace("MLNX_OFED_LINUX", "OFED-internal")
+    version = f"{doca.ofed}.OFED.{doca.ofed}.0.7.0.1~simulated"
+    names = (module.package, doca.service, "ofed-scripts")
+    profile = {"Depends": ", ".join([*(f"{name} (= {version})" for name in names), "mlnx-fw-updater", "rdma-core"])}
+    modules = replace(_package(replace(module, files={})), version=version)
+    if manager is DNF:
+        post = _RPM_POSTINST.format(name=module.dkms_name, version=module.version)
+        modules = replace(modules, scripts={**modules.scripts, "postinst": post})
+    return [
+        modules,
+        StandIn(
+            doca.service,
+            version,
+            "service of an RDMA stack",
+            {
+                f"{doca.unit_folder}/openibd.service": _OFED_UNIT,
+                "/etc/init.d/openibd": _OFED_SCRIPT,
+                **mark("openibd", "openibd, the service of the RDMA stack"),
+            },
+        ),
+        StandIn(
+            "ofed-scripts",
+            version,
+            "scripts of an RDMA stack",
+            {"/usr/bin/ofed_info": info, **mark("ofed-scripts", "ofed_info: which RDMA stack is installed")},
+        ),
+        StandIn(
+            "doca-ofed",
+            f"{doca.version}-000001~simulated",
+            "profile of DOCA with the RDMA stack",
+            mark("doca-ofed", "DOCA-OFED: a profile of stand-ins"),
+            profile,
+        ),
+        StandIn(
+            "mlnx-ofed-all",
+            f"{doca.ofed}-0.7.0.0~simulated",
+            "all packages of MLNX_OFED",
+            mark("mlnx-ofed-all", "MLNX_OFED: a profile of stand-ins"),
+            profile,
+        ),
+        StandIn(
+            "mlnx-fw-updater",
+            f"{doca.ofed}-0.7.0.0~simulated",
+            "firmware of RDMA cards",
+            mark("mlnx-fw-updater", "the firmware of RDMA cards: there is none"),
+            {},
+            {"postinst": _FIRMWARE_SCRIPT},
+        ),
+        StandIn("dkms", "99~simulated", "the dkms of the vendor's repository", {"/usr/sbin/dkms": _FOREIGN_DKMS}),
+    ]
+
+
+def kernel_headers() -> StandIn:
+    """Return the headers of a kernel of Enterprise Linux, with which DKMS builds without a compiler."""
+    return StandIn(
+        "kernel-devel",
+        EL_KERNEL,
+        "headers of a kernel, without a compiler",
+        {
+            f"{_KERNEL_FOLDER}/Makefile": _KERNEL_MAKEFILE,
+            f"{_KERNEL_FOLDER}/include/config/kernel.release": f"{EL_KERNEL}.x86_64\n",
+            **mark("kernel-devel", f"headers of kernel {EL_KERNEL}.x86_64: modules are texts that no kernel loads"),
+        },
+        {"Architecture": "x86_64"},
+    )
 
 
 def kernel_stand_ins() -> list[StandIn]:

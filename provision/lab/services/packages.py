@@ -21,7 +21,7 @@ from provision.lab.machines import Machine, load, names, to_json
 from provision.lab.marks import mark
 from provision.lab.package_managers import APT, DNF, PackageManager
 from provision.lab.services import deb_packages, rpm_packages
-from provision.lab.services.kernel import kernel_stand_ins
+from provision.lab.services.kernel import doca_stand_ins, kernel_headers, kernel_stand_ins
 from provision.lab.services.stand_in import StandIn
 from provision.lab.systems import LabSystem
 from provision.resources import package_path
@@ -31,6 +31,7 @@ MACHINE_FILE = "/etc/provision-lab/machine.json"
 
 TOOLKIT_VERSION = "1.18.2~simulated"
 _DOCKER2_VERSION = "2.14.0~simulated"
+_MLNX_TOOLS_VERSION = "24.10~simulated"
 _SMI_VERSION = "1.0~simulated"
 _DEVICES_UNIT = "/usr/lib/systemd/system/provision-lab-gpus.service"
 _DEVICES_PROGRAM = "/usr/lib/provision-lab/make-gpu-devices"
@@ -53,12 +54,23 @@ def build_packages(cache: Path, manager: PackageManager = APT) -> list[Path]:
     Raises:
         LabError: the program that builds them is missing or failed.
     """
-    packages = stand_ins(manager)
+    return _built(cache / ("packages" if manager is APT else f"packages-{manager.name}"), stand_ins(manager), manager)
+
+
+def build_doca_packages(cache: Path, manager: PackageManager = APT) -> list[Path]:
+    """Return the files of the stand-ins for DOCA, built unless cached. They are in a repository of their own.
+
+    Raises:
+        LabError: the program that builds them is missing or failed.
+    """
+    return _built(cache / f"packages-doca-{manager.name}", doca_stand_ins(manager), manager)
+
+
+def _built(parent: Path, packages: list[StandIn], manager: PackageManager) -> list[Path]:
     builder = _BUILDERS[manager]
     names = [file_name(package, manager) for package in packages]
     recipe = json.dumps([asdict(package) for package in packages], sort_keys=True, default=dict)
     recipe += "" if manager is APT else Path(str(builder.__file__)).read_text(encoding="utf-8")
-    parent = cache / ("packages" if manager is APT else f"packages-{manager.name}")
     folder = parent / hashlib.sha256(f"{_EPOCH}{recipe}".encode()).hexdigest()[:16]
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not folder.exists():
@@ -76,7 +88,8 @@ def file_name(package: StandIn, manager: PackageManager) -> str:
 def stand_ins(manager: PackageManager = APT) -> list[StandIn]:
     """Return all stand-ins of the lab: the tools, and one package for each described machine.
 
-    Kernel modules exist only for apt: a kernel is in virtual machines, and these have systems with apt.
+    Kernel modules exist only for apt: a kernel is in virtual machines, and these have systems with apt. For dnf there
+    are headers of a kernel.
     """
     return [
         *_toolkit_stand_ins(),
@@ -90,7 +103,17 @@ def stand_ins(manager: PackageManager = APT) -> list[StandIn]:
             },
             {"Depends": "python3", "Provides": "nvidia-smi", "Conflicts": "nvidia-smi"},
         ),
-        *(kernel_stand_ins() if manager is APT else []),
+        StandIn(
+            "mlnx-tools",
+            _MLNX_TOOLS_VERSION,
+            "mlnx_qos for interfaces without such a card",
+            {
+                "/usr/bin/mlnx_qos": _source("mlnx_qos.py"),
+                **mark("mlnx-tools", "mlnx_qos: it stores trust and PFC of an interface, no card has them"),
+            },
+            {"Depends": "python3"},
+        ),
+        *(kernel_stand_ins() if manager is APT else [kernel_headers()]),
         *(_machine_package(load(name)) for name in names()),
     ]
 

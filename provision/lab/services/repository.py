@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from provision.errors import LabError
+from provision.lab.package_managers import APT
 from provision.lab.services import processes, rpm_repository
 from provision.lab.services.gpg import Gpg, run_program
-from provision.lab.services.kernel import GIT_FOLDER, build_git, git_history
+from provision.lab.services.kernel import DOCA_VERSION, GIT_FOLDER, build_git, git_history
 from provision.local_files import write_private
 from provision.resources import package_path
 
@@ -25,6 +26,10 @@ COMPONENT = "main"
 NVIDIA_ADDRESS = "libnvidia-container/stable/deb/$(ARCH)"
 """A flat repository of the stand-ins for the NVIDIA Container Toolkit, with the layout of NVIDIA's repository."""
 _NVIDIA_PATH = NVIDIA_ADDRESS.replace("$(ARCH)", "amd64")
+DOCA_PATH = f"doca/{DOCA_VERSION[APT]}/debian12.5/x86_64"
+"""A flat repository of the stand-ins for DOCA, with the layout and the label of NVIDIA's repository."""
+DOCA_LABEL = "DOCA-HOST"
+_LABEL = "provision lab, SIMULATED"
 
 _SERVER = package_path("lab", "files", "serve_repository.py")
 _NVIDIA_PACKAGES = ("nvidia-container-toolkit", "libnvidia-container", "nvidia-docker2")
@@ -32,7 +37,11 @@ PROGRAMS = {"apt-ftparchive": "apt-utils", "gpg": "gnupg"}
 
 
 def ensure_repository(
-    folder: Path, lab: str, packages: Sequence[Path], rpms: Mapping[str, rpm_repository.Content] | None = None
+    folder: Path,
+    lab: str,
+    packages: Sequence[Path],
+    rpms: Mapping[str, rpm_repository.Content] | None = None,
+    doca: Sequence[Path] = (),
 ) -> str:
     """Put `packages` into the signed repository below `folder`; return its public key.
 
@@ -43,6 +52,7 @@ def ensure_repository(
         lab: the name of the lab.
         packages: .deb files.
         rpms: path below the repository's URL -> content of an rpm repository.
+        doca: .deb files of the repository of DOCA.
     """
     rpms = rpms or {}
     for program, package in PROGRAMS.items():
@@ -52,10 +62,10 @@ def ensure_repository(
                 remedy=f"Run: apt-get install --no-install-recommends {package}",
             )
     root, public, secret = folder / "repository", folder / "repository.pub", folder / "repository.key"
-    sources = {path.name: path.read_bytes() for path in packages} | {GIT_FOLDER: git_history().encode()}
+    sources = {path.name: path.read_bytes() for path in (*packages, *doca)} | {GIT_FOLDER: git_history().encode()}
     files = {path: [str(package) for package in content.packages] for path, content in rpms.items()}
     contents = json.dumps(
-        {"layout": 2}
+        {"layout": 3}
         | {name: hashlib.sha256(data).hexdigest() for name, data in sources.items()}
         | ({"rpm": files} if files else {})
     )
@@ -70,7 +80,7 @@ def ensure_repository(
             made_of = root / "contents.json"
             if not (made_of.exists() and made_of.read_text() == contents):
                 gpg.run(["--import", str(secret)])
-                _build(root, packages, rpms, contents, gpg)
+                _build(root, packages, rpms, contents, gpg, doca)
         finally:
             gpg.close()
     return public.read_text()
@@ -92,7 +102,12 @@ def record_of(folder: Path) -> Path:
 
 
 def _build(
-    root: Path, packages: Sequence[Path], rpms: Mapping[str, rpm_repository.Content], contents: str, gpg: Gpg
+    root: Path,
+    packages: Sequence[Path],
+    rpms: Mapping[str, rpm_repository.Content],
+    contents: str,
+    gpg: Gpg,
+    doca: Sequence[Path],
 ) -> None:
     """Build next to `root` and exchange the folders; the server opens files by name for each request."""
     made = root.with_name("repository.new")
@@ -106,7 +121,7 @@ def _build(
     (index / "Packages").write_text(run_program(["apt-ftparchive", "packages", "pool"], cwd=made))
     values = {
         "Origin": "provision lab",
-        "Label": "provision lab, SIMULATED",
+        "Label": _LABEL,
         "Suite": SUITE,
         "Codename": SUITE,
         "Architectures": "amd64 all",
@@ -121,6 +136,8 @@ def _build(
     _build_flat(
         made / _NVIDIA_PATH, [package for package in packages if package.name.startswith(_NVIDIA_PACKAGES)], gpg
     )
+    if doca:
+        _build_flat(made / DOCA_PATH, doca, gpg, DOCA_LABEL)
     for path, content in rpms.items():
         rpm_repository.build(made / path, content, gpg)
     build_git(made / GIT_FOLDER)
@@ -129,13 +146,13 @@ def _build(
     made.replace(root)
 
 
-def _build_flat(folder: Path, packages: Sequence[Path], gpg: Gpg) -> None:
+def _build_flat(folder: Path, packages: Sequence[Path], gpg: Gpg, label: str = _LABEL) -> None:
     """Build a signed repository with its index next to its packages."""
     folder.mkdir(parents=True)
     for package in packages:
         shutil.copyfile(package, folder / package.name)
     (folder / "Packages").write_text(run_program(["apt-ftparchive", "packages", "."], cwd=folder))
-    values = {"Origin": "provision lab", "Label": "provision lab, SIMULATED", "Architectures": "amd64"}
+    values = {"Origin": "provision lab", "Label": label, "Architectures": "amd64"}
     options = [f"-oAPT::FTPArchive::Release::{name}={value}" for name, value in values.items()]
     release = run_program(["apt-ftparchive", *options, "release", "."], cwd=folder)
     (folder / "Release").write_text(release)

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from provision.errors import LabError
 from provision.lab.services.stand_in import StandIn
@@ -17,7 +17,7 @@ LAB_PYTHON = "/usr/libexec/lab-python"
 
 _RELEASE = "1"
 _DEBIAN_PYTHON = re.compile(r"(?m)(?<=^#!)/usr/bin/python3|(?<=^exec )/usr/bin/python3")
-_RELATION = re.compile(r"(?P<name>[a-z0-9.+-]+)(?: \((?P<relation><<|>>|<=|>=|=) (?P<version>\S+)\))?")
+_RELATION = re.compile(r"(?P<name>[a-z0-9.+_-]+)(?: \((?P<relation><<|>>|<=|>=|=) (?P<version>\S+)\))?")
 _RELATIONS = {"<<": "<", ">>": ">"}
 _FIELDS = {"Depends": "Requires", "Provides": "Provides", "Conflicts": "Conflicts"}
 _SCRIPTS = {"postinst": ("post", ""), "prerm": ("preun", '[ "$1" -eq 0 ] || exit 0\n')}
@@ -34,7 +34,8 @@ _MACROS = {
 
 def file_name(package: StandIn) -> str:
     """Return the name of the package's file."""
-    return f"{package.name}-{package.version}-{_RELEASE}.noarch.rpm"
+    version, release = _version(package.version)
+    return f"{package.name}-{version}-{release}.{_architecture(package)}.rpm"
 
 
 def build(package: StandIn, tree: Path, target: Path, epoch: int) -> None:
@@ -54,7 +55,7 @@ def build(package: StandIn, tree: Path, target: Path, epoch: int) -> None:
     macros = {**_MACROS, "_topdir": str(work), "_rpmdir": str(target), "_dbpath": str(work / "database")}
     definitions = [word for name, value in macros.items() for word in ("--define", f"{name} {value}")]
     done = subprocess.run(
-        [PROGRAM, "-bb", "--quiet", "--target", "noarch", *definitions, str(spec)],
+        [PROGRAM, "-bb", "--quiet", "--target", _architecture(package), *definitions, str(spec)],
         capture_output=True,
         text=True,
         check=False,
@@ -64,14 +65,26 @@ def build(package: StandIn, tree: Path, target: Path, epoch: int) -> None:
         raise LabError(f"{PROGRAM} failed for the SIMULATED package {package.name}", output=done.stderr)
 
 
+def _version(text: str) -> tuple[str, str]:
+    """Return version and release: the release is after a hyphen, if there is one."""
+    version, _, release = text.partition("-")
+    return version, release or _RELEASE
+
+
+def _architecture(package: StandIn) -> str:
+    return package.fields.get("Architecture", "noarch")
+
+
 def _spec(package: StandIn, tree: Path) -> Iterator[str]:
     """Yield the lines of the specification."""
     yield f"Name: {package.name}"
-    yield f"Version: {package.version}"
-    yield f"Release: {_RELEASE}"
+    version, release = _version(package.version)
+    yield f"Version: {version}"
+    yield f"Release: {release}"
     yield f"Summary: SIMULATED: {package.summary}"
     yield "License: none"
-    yield "BuildArch: noarch"
+    if _architecture(package) == "noarch":
+        yield "BuildArch: noarch"
     yield "AutoReqProv: no"
     for field, tag in _FIELDS.items():
         for relation in _relations(package.fields.get(field, "")):
@@ -86,6 +99,9 @@ def _spec(package: StandIn, tree: Path) -> Iterator[str]:
             yield f"%{section}\n{head}{package.scripts[script].replace('%', '%%')}"
     yield "%files"
     yield "%defattr(-,root,root,-)"
+    folders = {str(folder) for path in package.files for folder in PurePosixPath(path).parents}
+    for folder in sorted(folder for folder in folders if folder.startswith("/usr/src/")):
+        yield f'%dir "{folder}"'
     for path in sorted(package.files):
         yield f'"{path}"'
 
@@ -98,6 +114,6 @@ def _relations(text: str) -> Iterator[str]:
             raise ValueError(f"unknown relation {word!r}")
         if match["version"]:
             relation = _RELATIONS.get(match["relation"], match["relation"])
-            yield f"{match['name']} {relation} {match['version']}-{_RELEASE}"
+            yield f"{match['name']} {relation} {'-'.join(_version(match['version']))}"
         else:
             yield match["name"]

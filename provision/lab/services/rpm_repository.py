@@ -14,7 +14,8 @@ from provision.lab.container_image import ensure_packages
 from provision.lab.el_image import SYSTEM_PACKAGES, VENDOR_PACKAGES
 from provision.lab.package_managers import DNF
 from provision.lab.services.gpg import Gpg, run_program
-from provision.lab.services.packages import build_packages
+from provision.lab.services.kernel import DOCA_VERSION
+from provision.lab.services.packages import build_doca_packages, build_packages
 from provision.lab.systems import LabSystem
 
 PROGRAMS = {"createrepo_c": "createrepo-c", "rpmsign": "rpm", "rpmbuild": "rpm"}
@@ -46,7 +47,9 @@ def contents(spec: LabSpec, cache: Path, progress: Progress) -> dict[str, Conten
     stand_ins = tuple(build_packages(cache, DNF))
     toolkit = tuple(path for path in stand_ins if path.name.startswith(_NVIDIA_PACKAGES))
     made = {_STAND_INS: Content(stand_ins), NVIDIA_PATH: Content(toolkit, signs_packages=False)}
+    doca = Content(tuple(build_doca_packages(cache, DNF)))
     for system in systems.values():
+        made[doca_path(system)] = doca
         folder = ensure_packages(system, cache, progress)
         made[_system_path(system)] = Content(tuple(sorted((folder / SYSTEM_PACKAGES).glob("*.rpm"))))
         made[_docker_path(system)] = Content(tuple(sorted((folder / VENDOR_PACKAGES).glob("*.rpm"))))
@@ -112,6 +115,12 @@ def require_programs(systems: Sequence[LabSystem]) -> None:
 
 def _system_path(system: LabSystem) -> str:
     return f"{_TOP}/{system.name}"
+
+
+def doca_path(system: LabSystem) -> str:
+    """Return the path of the stand-ins for DOCA, with the layout of NVIDIA's repository."""
+    major = system.rpm.major if system.rpm else ""
+    return f"doca/{DOCA_VERSION[DNF]}/rhel{major}/x86_64"
 
 
 def _docker_path(system: LabSystem) -> str:

@@ -6,6 +6,7 @@ They are: upload, reserve, code, hold_queue, queue, queues, secrets, event, drai
 import errno
 import json
 import os
+import re
 import sys
 import time
 from typing import Any, Container, Iterable, Optional
@@ -31,7 +32,9 @@ from provision.node.jobs.records import (
     RUN,
     UPLOAD_BYTES,
     add_event,
+    drain_owner,
     drain_reason,
+    drain_text,
     existing_job_folder,
     job_folder,
     job_name,
@@ -40,6 +43,7 @@ from provision.node.jobs.records import (
 from provision.node.jobs.reports import brief_report
 
 CODE = "code.tar.gz"
+OWNER = re.compile(r"[a-z][a-z_]{0,30}\Z")  # of a drain
 BEAT_SECONDS = 60  # a command that promised heartbeats and sends none for so long has lost its connection
 
 
@@ -285,16 +289,21 @@ def event(request: Record) -> Record:
 
 
 def drain(request: Record) -> Record:
-    """Drain the node: it grants no new leases."""
-    reason = str(request.get("reason") or "").strip()
+    """Drain the node: it grants no new leases. A program (`owner`) does not replace the drain of others."""
+    reason, owner = str(request.get("reason") or "").strip(), str(request.get("owner") or "")
     if not reason:
         raise Refused("the node cannot be drained without a reason")
+    if owner and not OWNER.match(owner):
+        raise Refused("the owner of a drain is not valid")
     make_folders()
-    write_file(DRAINED, reason + "\n")
-    return {"drained": drain_reason()}
+    if not (owner and drain_reason() and drain_owner() != owner):
+        write_file(DRAINED, drain_text(reason, owner))
+    return {"drained": drain_reason(), "owner": drain_owner()}
 
 
-def resume(_request: Record) -> Record:
-    """Let a drained node grant leases again."""
-    remove(DRAINED)
-    return {"drained": drain_reason()}
+def resume(request: Record) -> Record:
+    """Let a drained node grant leases again. A program (`owner`) resumes only what it drained."""
+    owner = str(request.get("owner") or "")
+    if not owner or drain_owner() == owner:
+        remove(DRAINED)
+    return {"drained": drain_reason(), "owner": drain_owner()}

@@ -140,9 +140,22 @@ def add_event(name: str, source: str, message: str, kind: str = "Normal", when: 
         os.close(handle)
 
 
+_OWNER = "\nowner: "
+
+
 def drain_reason() -> str:
     """Return why the node is drained, empty if it is not."""
-    return read_text(DRAINED).strip()
+    return read_text(DRAINED).partition(_OWNER)[0].strip()
+
+
+def drain_owner() -> str:
+    """Return the program that drained the node, empty for a person."""
+    return read_text(DRAINED).partition(_OWNER)[2].strip()
+
+
+def drain_text(reason: str, owner: str) -> str:
+    """Return the content of the file `DRAINED`."""
+    return reason.replace("\n", " ") + (_OWNER + owner if owner else "") + "\n"
 
 
 def remove_secrets(folder: str) -> None:

@@ -60,14 +60,18 @@ def recent_names(names: List[str], count: int) -> Tuple[List[str], int]:
 
     A job is as new as its record, which a restart writes again.
     """
-    by_age = sorted(names, key=lambda name: changed(os.path.join(ROOT, name, "job.json")), reverse=True)
-    live = [name for name in by_age[count:] if not is_settled(name)]
+    written = {name: changed(f"{ROOT}/{name}/job.json") for name in names}  # os.path.join takes longer than the stat
+    by_age = sorted(names, key=written.__getitem__, reverse=True)
+    live = [name for name in by_age[count:] if not is_settled(name, written[name])]
     return by_age[:count] + live, max(len(by_age) - count, 0) - len(live)
 
 
-def is_settled(name: str) -> bool:
-    """Return whether a job has been reported as ended, and nothing of it was written since."""
-    return changed(os.path.join(ROOT, name, SETTLED)) == last_change(name)
+def is_settled(name: str, written: int) -> bool:
+    """Return whether a job, with a record of this time, was reported as ended, and nothing of it was written since."""
+    folder = f"{ROOT}/{name}"
+    return changed(f"{folder}/{SETTLED}") == max(
+        written, changed(f"{folder}/queue.json"), changed(f"{folder}/attempts")
+    )
 
 
 def settle(document: Record, stamp: int) -> None:

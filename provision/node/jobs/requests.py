@@ -39,6 +39,7 @@ REQUESTS = {
     "delete": "jobs.ending",
     "attached": "audit",
     "slurm_state": "slurm.controller",
+    "slurm_report": "slurm.controller",
     "slurm_job": "slurm.controller",
     "slurm_submit": "slurm.controller",
     "slurm_cancel": "slurm.controller",

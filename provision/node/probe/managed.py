@@ -371,7 +371,8 @@ def rpm_versions(text: str) -> Dict[str, str]:
     """Return name -> version of the packages that rpm lists in `RPM_FORM`, without those that are incomplete.
 
     rpm itself knows no incomplete packages. Those of a transaction that did not end are incomplete, and those of which
-    an interrupted upgrade left two versions. Of packages that rpm installs several times the newest version counts.
+    an interrupted upgrade left two versions. Of packages that rpm installs several times the newest version counts, and
+    each one is listed by its full name too (NAME-VERSION-RELEASE.ARCH), by which the roles install those of one kernel.
     """
     listed: Dict[Tuple[str, str], Set[str]] = {}
     for words in (line.split() for line in text.splitlines()):
@@ -379,9 +380,12 @@ def rpm_versions(text: str) -> Dict[str, str]:
             listed.setdefault((words[0], words[3]), set()).add(without_epoch_zero(words[2]))
     pending, versions = pending_packages(), {}  # type: Set[str], Dict[str, str]
     twice = {name for (name, _), every in listed.items() if len(every) > 1 and not name.startswith(SEVERAL)}
-    for (name, _), every in listed.items():
+    for (name, architecture), every in listed.items():
         if name not in pending | twice:
             versions[name] = max([*every, versions.get(name, "")], key=rpm_order)
+            if name.startswith("kernel"):
+                full = {"{}-{}.{}".format(name, version, architecture): version for version in every}
+                versions.update({key: version for key, version in full.items() if key not in pending})
     return versions
 
 

@@ -569,6 +569,14 @@ def slurm() -> None:
         print(json.dumps(slurm_state()))
 
 
+def package_proxy() -> None:
+    """Print whether the package cache serves this node; most nodes have none."""
+    if b'"package_cache"' in (content_of(os.path.join(RECEIPTS, "platform.json")) or b""):
+        from provision.node.probe.package_proxy import package_proxy as answer  # loads a module for HTTP
+
+        print(json.dumps(answer(RECEIPTS)))
+
+
 def prepare_environment(variables: Dict[str, str]) -> None:
     """Set the environment of all commands."""
     system = os.uname()
@@ -583,7 +591,7 @@ def functions_of(cache: str) -> Dict[str, Function]:
     return {
         "units": unit_states, "sysctls": sysctls, "limits": limits, "modules": modules, "receipts": receipts,
         "container_trust": container_trust, "container_ssh": container_ssh, "packages": lambda: packages(dpkg),
-        "slurm": slurm,
+        "slurm": slurm, "package_proxy": package_proxy,
         "managed": lambda: print(json.dumps(managed_and_engine(RECEIPTS, engine))),
     }  # fmt: skip
 

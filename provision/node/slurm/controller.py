@@ -119,6 +119,20 @@ def slurm_state(request: Record) -> Record:
     return answer
 
 
+def slurm_report(request: Record) -> Record:
+    """Return the report of this node's jobs with Slurm's queue, or with the reason why Slurm does not answer.
+
+    The queue is read first: the records of a job that has left it are complete.
+    """
+    from provision.node.jobs.reports import report
+
+    try:
+        queue = {"slurm": slurm_state({})["jobs"]}
+    except Refused as problem:
+        queue = {"slurm_problem": problem.answer["error"]}
+    return dict(report(request), **queue)
+
+
 def form(fields: Sequence[str]) -> str:
     """Return a format of squeue or sinfo: fields of any length that a character separates."""
     return ",".join("{}:{}".format(field, SEPARATOR) for field in fields)

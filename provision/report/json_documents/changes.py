@@ -40,7 +40,12 @@ class Package(TypedDict):
 
 
 _Class = TypedDict(
-    "_Class", {"class": Annotated[StepClass, Meta(description="Whether the step requires a node without jobs.")]}
+    "_Class",
+    {
+        "class": Annotated[
+            StepClass, Meta(description="Whether the step requires a node without jobs, or also a reboot.")
+        ]
+    },
 )
 
 
@@ -54,7 +59,7 @@ class Step(_Class):
     reason_codes: list[ReasonDocument]
     """The codes of `reasons`, in the same order."""
     waits_for: list[str]
-    """Jobs and owners of settings that block the step."""
+    """Jobs, owners of settings, and the maintenance window that block the step."""
     disturbs: list[str]
     """Running jobs that it may interrupt, because `--disruptive` allows it."""
     packages: list[Package]

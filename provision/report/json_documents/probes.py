@@ -343,6 +343,32 @@ class Image(TypedDict):
     """The nodes."""
 
 
+class NodeImageCopy(NodeImage):
+    """An image on a node after a copy between the nodes."""
+
+    source: str
+    """`present`, `registry`, `archive` or `peers`: where it came from; empty after an error."""
+    reason: str
+    """Why the node did not take part in the copy; empty if it did."""
+    received_bytes: int
+    """Bytes that came from other nodes."""
+
+
+class ImageCopy(TypedDict):
+    """An image on the nodes after a copy between them."""
+
+    image: str
+    """The image."""
+    same: bool
+    """Whether all nodes have the same image."""
+    sender: str
+    """The node that got the image and sent it; empty if no copy was necessary or possible."""
+    seconds: float
+    """The time of the command."""
+    nodes: list[NodeImageCopy]
+    """The nodes."""
+
+
 class ImageContents(TypedDict):
     """The software versions in an image."""
 

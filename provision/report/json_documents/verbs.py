@@ -16,9 +16,10 @@ from provision.report.json_documents import (
     launches,
     probes,
     records,
+    stacks,
 )
 
-MODULES = (base, inventories, changes, records, probes, launches, jobs, advice, benchmarks, labs)
+MODULES = (base, inventories, changes, records, probes, launches, jobs, advice, benchmarks, labs, stacks)
 """The modules with types."""
 
 DOCUMENTS: Mapping[str, tuple[Any, ...]] = {
@@ -30,6 +31,9 @@ DOCUMENTS: Mapping[str, tuple[Any, ...]] = {
     "unlock": (records.Unlock,),
     "bootstrap": (changes.Apply,),
     "verify": (probes.Verification,),
+    "stack lock": (stacks.StackDocument,),
+    "stack diff": (stacks.StackDifferences,),
+    "stack check": (stacks.StackForecast,),
     "gdr": (probes.Gdr, probes.GdrVerdict),
     "topo": (probes.Topology,),
     "exec": (probes.Command,),
@@ -40,7 +44,7 @@ DOCUMENTS: Mapping[str, tuple[Any, ...]] = {
     "node label": (inventories.LabelledNodes,),
     "node drain": (dict[str, jobs.NodeChange],),
     "node resume": (dict[str, jobs.NodeChange],),
-    "image pull": (probes.Image,),
+    "image pull": (probes.Image, probes.ImageCopy),
     "image list": (probes.Image,),
     "image inspect": (probes.ImageContents,),
     "doctor": (probes.Doctor,),

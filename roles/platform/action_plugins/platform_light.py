@@ -33,7 +33,7 @@ _SSH = ("ssh", "paramiko", "paramiko_ssh", "smart")
 """Connections that can be cut and made again."""
 _PAUSE_SECONDS, _GRACE_SECONDS, _CHANGE_SECONDS = 1, 60, 600
 """Between two tries; after the limit; for the change itself (`GUARD_SECONDS` of `platform_rescue`), after which the limit starts."""
-_RESULT = ("changed", "decided", "diff", "files", "left_out")
+_RESULT = ("boot", "changed", "decided", "diff", "files", "left_out")
 """What modules with `rescue_seconds` return. Ansible acts on other keys of a result (`add_host`, `ansible_facts`)."""
 _PROBLEMS = {
     "absent": "the node has no record of the change, which is neither confirmed nor reverted",

@@ -203,7 +203,8 @@ def packages(module):
     """Return the package manager, the installed packages and their versions, and those that are older than recorded."""
     name = name_of_manager(module)
     if not name:
-        return {"package_manager": "", "packages": {}, "downgraded": [], "repository_files": [], "other_sources": []}
+        empty = {"repository_files": [], "proxy_files": [], "other_sources": []}
+        return {"package_manager": "", "packages": {}, "downgraded": [], **empty}
     manager = package_manager(module, name)
     installed = manager.versions()
     return {
@@ -211,6 +212,7 @@ def packages(module):
         "packages": installed,
         "downgraded": manager.downgraded(recorded_values("packages"), installed),
         "repository_files": manager.repository_files(),
+        "proxy_files": [path for path in manager.proxy_files if os.path.exists(path)],
         "other_sources": manager.sources(),
         "leftovers": manager.leftovers() + [path for path in (IMAGE_COPY,) if os.path.isdir(path)],
     }

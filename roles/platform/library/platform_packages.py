@@ -17,6 +17,10 @@ options:
     elements: str
     default: []
   outdated: {description: 'Packages of the list whose installed version is too old, and which are upgraded to the newest.', type: list, elements: str, default: []}
+  versions:
+    description: 'Package -> exact version, older or newer than the installed one. Packages that are not in the lists are not affected.'
+    type: dict
+    default: {}
   streams: {description: 'Module streams (NAME:STREAM) that are enabled before. Only dnf has them.', type: list, elements: str, default: []}
   lock_timeout: {description: Seconds to wait for another package program., type: int, default: 600}
   cache_valid_time: {description: Age in seconds up to which package lists are not fetched again., type: int, default: 3600}
@@ -43,7 +47,7 @@ def install(manager, parameters, names):
     with manager.hold_services(parameters["held_services"]):
         transaction = begin_packages(manager, names, parameters["data_folders"])
         try:
-            manager.install(names, parameters["streams"])
+            manager.install(names, parameters["streams"], parameters["versions"])
         finally:
             end_packages(manager, transaction)
 
@@ -76,6 +80,7 @@ def main():
             "packages": {"type": "list", "elements": "str", "required": True},
             "optional": {"type": "list", "elements": "str", "default": []},
             "outdated": {"type": "list", "elements": "str", "default": []},
+            "versions": {"type": "dict", "default": {}},
             "streams": {"type": "list", "elements": "str", "default": []},
             "lock_timeout": {"type": "int", "default": 600},
             "cache_valid_time": {"type": "int", "default": 3600},

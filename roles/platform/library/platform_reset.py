@@ -37,14 +37,22 @@ from ansible.module_utils.platform_undo_database import Database
 from ansible.module_utils.platform_undo_docker import Engine
 from ansible.module_utils.platform_undo_files import Step, file_step, folder_steps
 from ansible.module_utils.platform_undo_kernel import (
+    argument_steps,
     depmod_steps,
     dkms_steps,
     firewall_steps,
     governor_steps,
     initramfs_steps,
+    irq_steps,
     kernel_folder_steps,
+    kernels_on_trial,
     link_steps,
+    loader_steps,
     module_steps,
+    names_until_boot,
+    pci_steps,
+    qos_steps,
+    roce_steps,
     sysctl_steps,
     unit_steps,
 )
@@ -80,12 +88,17 @@ class Reset:
         self.module, self.left = module, []
         self.has_records = any(
             origin.record_names(kind)
-            for kind in ("files", "folders", "packages", "units", "images", "sysctls", "mtus", "governors")
+            for kind in (
+                *("files", "folders", "packages", "units", "images", "sysctls", "mtus", "governors"),
+                *("kernel_arguments", "pci", "roce", "qos", "link_names", "irqs"),
+            )
         )
         self.files = origin.records("files")
         self.file_steps = [step for step in map(file_step, self.files) if step]
         self.transactions = origin.records("packages")
         self.manager = package_manager(module)
+        for doc in self.transactions:
+            doc["requested"] = [self.manager.plain_name(name) for name in doc["requested"]]
         known = self.manager.table() if self.transactions else {}
         self.removed = replaced_packages(self.transactions, known)
         for doc in self.transactions:
@@ -119,6 +132,7 @@ class Reset:
         return (
             [f"a job runs: {job}" for job in running_jobs()]
             + waiting_changes()
+            + kernels_on_trial()
             + self.engine.refusals()
             + self.database.refusals()
         )
@@ -127,6 +141,7 @@ class Reset:
         """Return all steps in an order that can be interrupted anywhere, none without records."""
         if not self.has_records:
             return []
+        self.left += names_until_boot()
         daemons = self._daemon_names()
         steps_in_order = [
             *self._rescue_steps(),
@@ -134,16 +149,25 @@ class Reset:
             *self._stop_steps(name for name in daemons if name != DATABASE_UNIT),
         ]
         steps_in_order += [*self.database.first_steps(), *self._stop_steps({DATABASE_UNIT} & daemons)]
-        steps_in_order += [*self._unit_steps(), *module_steps(self.module)]
+        steps_in_order += [
+            *self._unit_steps(),
+            *qos_steps(self.module, self.left),
+            *roce_steps(self.left),
+            *module_steps(self.module),
+        ]
         steps_in_order += [
             *dkms_steps(self.module, self.left),
             *self.file_steps,
             *depmod_steps(self.module, self.file_steps),
+            *loader_steps(self.module, self.file_steps),
+            *argument_steps(self.module, self.left),
         ]
         steps_in_order += [
             *sysctl_steps(self.left),
             *link_steps(self.module, self.left),
             *governor_steps(),
+            *irq_steps(self.left),
+            *pci_steps(self.module, self.left),
             *unit_steps(self.module, CHANGED_UNITS),
             *firewall_steps(self.module),
             *folder_steps(origin.records("folders")),

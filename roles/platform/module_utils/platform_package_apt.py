@@ -25,7 +25,7 @@ AGAIN = ("-o", "Acquire::Retries=3")
 """Number of retries for each file: the default of Debian, but not of every distribution."""
 KEEP_FILES = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
 STALE = re.compile(
-    r"(Unable to locate package|has no installation candidate|404 +Not Found|Failed to fetch|Hash Sum mismatch)"
+    r"(Unable to locate package|has no installation candidate|Version '.{1,200}' was not found|404 +Not Found|Failed to fetch|Hash Sum mismatch)"
 )
 BROKEN = re.compile(
     r"(dpkg was interrupted|--fix-broken install|Unmet dependencies|not configured yet|reinstall it before"
@@ -33,7 +33,7 @@ BROKEN = re.compile(
 )
 REASONS = (
     ("packages.held", r"Held packages were changed"),
-    ("packages.missing", r"Unable to locate package", r"has no installation candidate"),
+    ("packages.missing", r"Unable to locate package", r"has no installation candidate", r"Version '.{1,200}' was not found"),
     ("packages.clock", r"Release file .{1,300} is (not valid yet|expired)", r"certificate has expired"),
     ("packages.signature", r"NO_PUBKEY|BADSIG|EXPKEYSIG|is not signed|unauthenticated packages|Hash Sum mismatch",
      r"signatures? (couldn't be verified|were invalid)", r"Sub-process \S*(gpgv|sqv) returned an error"),
@@ -62,7 +62,12 @@ class Apt(PackageManager):
         "UCF_FORCE_CONFFOLD": "1",
     }
     lock_files = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", LISTS + "/lock", ARCHIVES + "/lock")
-    written_files = ("/etc/apt/sources.list.d/provision-*.sources", "/etc/apt/auth.conf.d/provision-*.conf")
+    written_files = (
+        "/etc/apt/sources.list.d/provision-*.sources",
+        "/etc/apt/auth.conf.d/provision-*.conf",
+        "/etc/apt/preferences.d/provision-stack-lock.pref",
+    )
+    proxy_files = ("/etc/apt/apt.conf.d/90-provision-package-cache",)
     folders = (ARCHIVES,)
     reasons = REASONS
 
@@ -185,17 +190,19 @@ class Apt(PackageManager):
         rows = self._query("${Package} ${db:Status-Status} ${db:Status-Eflag}")
         return any(words[1] not in COMPLETE or words[2] == "reinstreq" for words in rows if len(words) == 3)
 
-    def install(self, names, streams=()):  # noqa: ARG002 - apt has no module streams
+    def install(self, names, streams=(), versions=None):  # noqa: ARG002 - apt has no module streams
         """Install or upgrade packages. If an earlier transaction was interrupted, repair it first."""
+        exact = {name: version for name, version in (versions or {}).items() if name in names}
+        words = [*(["--allow-downgrades"] if exact else []), *(_with_version(name, exact) for name in names)]
         if self.is_interrupted():
             self.repair()
-        code, output = self._install(names)
+        code, output = self._install(words)
         if code != 0 and BROKEN.search(output):
             self.repair()
-            code, output = self._install(names)
+            code, output = self._install(words)
         if code != 0 and STALE.search(output):
             self._update()
-            code, output = self._install(names)
+            code, output = self._install(words)
         if code != 0:
             self._fail("packages {}: cannot install them".format(", ".join(names)), output)
 
@@ -233,6 +240,10 @@ class Apt(PackageManager):
     def _fail(self, problem, output):
         lines = [line for line in output.splitlines() if line.startswith(("E:", "dpkg: error", "Err:"))]
         self.fail_with(problem, output, lines)
+
+
+def _with_version(name, versions):
+    return "{}={}".format(name, versions[name]) if name in versions else name
 
 
 def _plain(item):

@@ -36,6 +36,8 @@ FULL = re.compile(
 )
 
 
+COMMON = {"RUN_FW_UPDATER": "no"}
+"""Environment of all transactions: the package mlnx-fw-updater does not update the firmware of RDMA cards."""
 DKMS_LOG = re.compile(r"/var/lib/dkms/[\w.+-]+/[\w.+-]+/build/make\.log")
 """The complete output of a build by the script of a package."""
 
@@ -77,6 +79,8 @@ class PackageManager:
     lock_files = ()
     written_files = ()
     """Patterns of the files of repositories that the roles write."""
+    proxy_files = ()
+    """Files with which the package manager uses a package cache."""
     folders = ()
     """Folders, besides the usual ones, whose free space a transaction requires."""
     reasons = ()
@@ -91,7 +95,7 @@ class PackageManager:
         for url in proxies.values():
             password = url.rpartition("@")[0].rpartition("//")[2].partition(":")[2]
             module.no_log_values.update({password, unquote(password)} - {""})
-        self.variables = {**self.environment, **{name: value for name, value in proxies.items() if value}}
+        self.variables = {**COMMON, **self.environment, **{name: value for name, value in proxies.items() if value}}
 
     # What each package manager implements
 
@@ -130,9 +134,16 @@ class PackageManager:
         """Complete an interrupted transaction."""
         raise NotImplementedError
 
-    def install(self, names, streams=()):
-        """Install or upgrade packages in one transaction, from module streams NAME:STREAM if there are any."""
+    def install(self, names, streams=(), versions=None):
+        """Install or upgrade packages in one transaction, from module streams NAME:STREAM if there are any.
+
+        `versions` is package -> the exact version that replaces an older or newer one; only apt supports it.
+        """
         raise NotImplementedError
+
+    def plain_name(self, name):
+        """Return the name of a package without the version that an installation selects by it."""
+        return name
 
     def manual(self):
         """Return the packages that a person requested, rather than another package."""

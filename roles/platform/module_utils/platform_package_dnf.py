@@ -72,6 +72,7 @@ REASONS = (
      r"is needed by|file conflicts|protected packages"),
 )  # fmt: skip
 """Reason codes, each with patterns of its messages; the first one that matches decides."""
+FULL_NAME = re.compile(r"^(.+)-[0-9][^-]*-[0-9][^-]*\.(?:x86_64|aarch64|noarch)$")
 ERROR = re.compile(
     r"^(Error|error:|Problem|  - |Package .{1,200} is not signed|Public key|GPG|Failing package|Failed|Unable|All matches)"
     r"|No match for argument|Curl error|scriptlet|is needed by|more space"
@@ -156,6 +157,10 @@ class Dnf(PackageManager):
     def is_older(self, version, other):
         """Return whether a version is older than another."""
         return rpm_order(version) < rpm_order(other)
+
+    def plain_name(self, name):
+        """Return NAME of NAME-VERSION-RELEASE.ARCHITECTURE."""
+        return FULL_NAME.sub(r"\1", name)
 
     def manual(self):
         """Return the packages that a person requested."""
@@ -252,8 +257,12 @@ class Dnf(PackageManager):
                 names = ", ".join(self.duplicates())
                 self._fail("packages {}: cannot remove their older versions".format(names), output)
 
-    def install(self, names, streams=()):
+    def install(self, names, streams=(), versions=None):
         """Install or upgrade packages, and again those of an earlier transaction that did not end well."""
+        if versions:
+            self.fail(
+                "packages.failed", "packages {}: exact versions are supported with apt only".format(", ".join(names))
+            )
         self.repair()
         self._enable(streams)
         pending, before = _pending(), self.partly_installed()

@@ -272,7 +272,29 @@ def _data(question: Question) -> Answer:
     return _text(json.dumps({"volumes": {volume["name"]: one for volume in question.request["volumes"]}}))
 
 
+def _image_peers(question: Question) -> Answer:
+    """Answer as a node that has no image, and sends or receives one."""
+    progress = {"event": "progress", "step": "saving", "done": 1, "total": 2, "received": 0, "sent": 0}
+    names = ["a" * 64, "b" * 64]
+    offer = {
+        "event": "offer", "torrent": "AAAA", "id": f"sha256:{names[0]}", "config": names[0], "layers": names[1:],
+        "blobs": names, "table": "", "diffs": [f"sha256:{names[1]}"], "port": 6881,
+    }  # fmt: skip
+    events = {
+        "send": [progress, offer],
+        "receive": [
+            {"event": "listening", "port": 6882},
+            {**progress, "step": "downloading"},
+            {"event": "done", "id": f"sha256:{names[0]}", "received": 2},
+        ],
+    }
+    state = {"event": "state", "problem": "", "library": "2.0.8", "docker": "", "id": "", "content": ""}
+    answers = events.get(question.request.get("do", ""), [{**state, "containerd": False}])
+    return Answer(tuple(json.dumps(one).encode() + b"\n" for one in answers))
+
+
 _PROGRAMS = {
+    "image-peers": _image_peers,
     "reload": lambda _: _text(json.dumps({"step": "done", "exit_code": 0, "output": ""}) + "\n"),
     "run": _supervisor,
     "sampler": _sampler,
@@ -334,6 +356,8 @@ def _journal(_script: str) -> str:
 _SCRIPTS: dict[str, Any] = {
     "SYSLOG_IDENTIFIER=provision-audit": _journal,
     "# Print what a directory": _listing,
+    "/var/lib/dkms/*/*/source": "depends=linux-image-6.12.1-1-amd64 (= 6.12.1-1)\nheaders=6.12.1-1-amd64 6.12.1-1\n"
+    "tree=nvidia 550.90\nMIN=4.4\nexcluded=6.12.1-1-amd64\n",
     "docker image inspect --format": f"sha256:{'1' * 64} {IMAGE.rpartition(':')[0]}@{DIGEST} 12345678901\n",
     "== image": "ofed=\nrdma-core=44.0\nrdma-driver=mlx5\n== image\nos=Debian\nmpi=mpirun (Open MPI) 4.1\n"
     "torch=2.5.1\ncuda=12.4\nnccl=2.21.5\n",

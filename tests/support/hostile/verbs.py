@@ -83,6 +83,16 @@ VERBS: dict[str, Verb] = {
         _reached,
         codes=_FAILING,
     ),
+    "stack lock": Verb(
+        ("stack lock gpu0001 --out {folder}/lock.yml --json", "stack lock gpu0001 --out {folder}/lock.yml"),
+        codes=_FAILING,
+    ),
+    "stack diff": Verb(("stack diff gpu0001 gpu0002 --json", "stack diff gpu0001 gpu0002"), codes=_FAILING),
+    "stack check": Verb(
+        ("stack check --kernel 6.12.1-1-amd64 --json", "stack check --kernel 6.12.1-1-amd64", "stack check --json"),
+        lambda o: not o.out.startswith("{") or _node(o)["error"] is None,
+        codes=_FAILING,
+    ),
     "gdr": Verb(("gdr --json",), _field("path", "dma_buf")),
     "exec": Verb(("exec --json -- uname -r",), _field("exit_code", 0), codes=_FAILING),
     "copy": Verb(("copy --json /etc/passwd /tmp/",), _field("error", None), codes=_FAILING),
@@ -149,7 +159,7 @@ VERBS: dict[str, Verb] = {
         ("queue migrate --to slurm --dry-run", "queue migrate --to slurm --yes --json"), codes=frozenset(range(8))
     ),
     "queue release": Verb(("queue release held",)),
-    "image pull": Verb(("image pull image --json",), _field("error", None)),
+    "image pull": Verb(("image pull image --json", "image pull image --peers --json"), _field("error", None)),
     "image list": Verb(("image list image --json",), _field("error", None)),
     "image inspect": Verb(("image inspect image --node gpu0001", "image inspect image --node gpu0001 --json")),
     "bench run": Verb(("bench run --yes --allow-missing",), anycode=True),

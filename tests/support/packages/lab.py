@@ -30,7 +30,7 @@ def lab_nodes() -> Iterator[dict[str, Node]]:
             provision.ok("lab", "up", lab, *words)
             status = provision.ok("lab", "status", lab, "--json").document
             nodes = [
-                _node(provision, lab, manager, entry) for manager, entry in zip(chosen, status["nodes"], strict=True)
+                node_of(provision, lab, manager, entry) for manager, entry in zip(chosen, status["nodes"], strict=True)
             ]
             for node in nodes:
                 _disconnect(node)
@@ -40,7 +40,8 @@ def lab_nodes() -> Iterator[dict[str, Node]]:
         assert down.code == 0, str(down)
 
 
-def _node(provision: Provision, lab: str, manager: str, entry: dict[str, Any]) -> Node:
+def node_of(provision: Provision, lab: str, manager: str, entry: dict[str, Any]) -> Node:
+    """Return a node of a lab, by the entry of `lab status`."""
     folder = provision.folder / "state/provision/labs" / lab
     options = {
         "UserKnownHostsFile": folder / "known_hosts",

@@ -13,7 +13,7 @@ from provision.facts import NodeFacts
 from provision.facts.container import Container, Process
 from provision.facts.container_ssh import ContainerSsh, ContainerTrust
 from provision.facts.docker import DockerConfig, DockerInfo, DockerService, Image
-from provision.facts.fabric import Fabric, Interface
+from provision.facts.fabric import Card, Fabric, Interface
 from provision.facts.firewall import Firewall
 from provision.facts.gpu import Gpu
 from provision.facts.gpu_health import GpuHealth
@@ -23,6 +23,7 @@ from provision.facts.network import Address, Listening, Route
 from provision.facts.nvidia_container import NvidiaContainer
 from provision.facts.nvidia_driver import DkmsTree, NvidiaDevice, NvidiaDriver
 from provision.facts.nvlink import FabricManager, Links
+from provision.facts.package_proxy import PackageProxy
 from provision.facts.pci_links import PciLink
 from provision.facts.peer_modules import InstalledKernel, ModuleFile, NvidiaModules, PeerMemory
 from provision.facts.peer_status import JudgedKernel, PeerRecord, PeerStatus, PeerUnit
@@ -43,10 +44,23 @@ VARIABLES = {
     "training_container_name": "provision-training",
     "training_container_ulimits": {"memlock": -1, "nofile": 1048576, "stack": 67108864},
     "container_ssh_port": 2222,
+    "cluster_package_cache": "gpu1",
+    "cluster_package_cache_hosts": ["deb.example.org"],
+    "cluster_package_cache_port": 3128,
     "fabric_host_mtu": 9000,
     "fabric_host_arp_enabled": True,
+    "fabric_host_interface_names": {"ens4": "0000:3b:00.0"},
     "fabric_host_hugepages_2mib": 512,
     "fabric_host_cpu_governor": "performance",
+    "fabric_host_kernel_arguments": ["iommu=pt"],
+    "fabric_host_pcie_max_read_request": 4096,
+    "fabric_host_pcie_acs": "disabled",
+    "fabric_host_roce_mode": "v2",
+    "fabric_host_roce_tos": 106,
+    "fabric_host_roce_trust": "dscp",
+    "fabric_host_irq_affinity": "local",
+    "fabric_host_irqbalance": "stopped",
+    "fabric_host_roce_pfc": "0,0,0,1,0,0,0,0",
 }
 UNLIMITED = {"Max locked memory": None, "Max open files": 1048576, "Max stack size": 67108864}
 CUT = {"Max locked memory": 8388608, "Max open files": 20000, "Max stack size": 67108864}
@@ -185,7 +199,20 @@ def healthy(number: int = 1) -> NodeFacts:
             {"ens3": Interface(1500), "ens4": Interface(9000, "0000:3b:00.0", 2, 1, 2)},
             {2048: 512, 1048576: 0},
             frozenset({"performance"}),
+            kernel_arguments=frozenset({"root=UUID=0", "ro", "iommu=pt"}),
+            boot_tool="grub-mkconfig",
+            boot_arguments=frozenset({"root=UUID=0", "ro", "iommu=pt"}),
+            cards={
+                "0000:3b:00.0": Card(("0000:3a:00.0",), peer=True, max_read_request=4096),
+                "0000:06:00.0": Card(("0000:05:00.0",), peer=True),
+                "0000:01:00.0": Card(("0000:00:02.0",), peer=False, max_read_request=512),
+            },
+            roce={("mlx5_0", 1): ("v2", 106)},
+            names={"ens4": "0000:3b:00.0"},
+            interrupts={"0000:3b:00.0": 0},
+            qos={"ens4": {"trust": "dscp", "pfc": "0,0,0,1,0,0,0,0"}},
         ),
+        package_proxy=PackageProxy("http://10.77.0.1:3128", "ok"),
         rescue=Rescue("confirmed", "network settings of ens4"),
         selinux=Selinux("disabled"),
         selinux_denials=(),

@@ -7,16 +7,17 @@ from ipaddress import ip_network
 
 import pytest
 
-from provision.checks import unreachable
+from provision.checks import judge, unreachable
 from provision.checks.base import CHECKS
 from provision.errors import ConnectionFailed
 from provision.facts import Unknown
 from provision.facts.container import DeletedMount
 from provision.facts.docker import DockerConfig, DockerService, Image
-from provision.facts.fabric import Interface
+from provision.facts.fabric import Card, Interface
 from provision.facts.firewall import Firewall, UfwRule, Zone
 from provision.facts.kernel import TimeSync
 from provision.facts.network import Listening
+from provision.facts.package_proxy import PackageProxy
 from provision.facts.rdma import RdmaStack
 from provision.facts.records import Receipt
 from provision.facts.rescue import Rescue
@@ -24,8 +25,9 @@ from provision.facts.selinux import Denial, Selinux, WrongLabel
 from provision.facts.system import Disk, Kind, Limits, NodeKind, System
 from provision.model import CheckStatus
 from provision.report.reasons import remedy
+from provision.stack.observed import stack_of
 from tests.support.reasons import shown
-from tests.unit.checks.conftest import CUT, UNLIMITED, healthy, rdma_device
+from tests.unit.checks.conftest import CUT, UNLIMITED, healthy, make_cluster, rdma_device
 
 PASS, WARN, FAIL, SKIP = CheckStatus.PASS, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.SKIP
 IN_CONTAINER = Kind(NodeKind.CONTAINER, "docker", sysctls_writable=False)
@@ -43,9 +45,10 @@ def test_a_healthy_node_passes(judged):
     results = judged()
 
     assert {r.id: shown(r.reason) for r in results.values() if r.status in (WARN, FAIL)} == {}
-    assert [r.id for r in results.values() if r.status is SKIP] == ["rdma_stack.soft_roce"]
+    assert [r.id for r in results.values() if r.status is SKIP] == ["rdma_stack.modules", "rdma_stack.soft_roce"]
 
 
+CACHE = "http://10.77.0.1:3128"
 PUBLIC = Zone("public", "default", interfaces=("ens4",), ports=((2222, 2222),))
 TRUSTED = Zone("trusted", "ACCEPT")
 PEERS = ip_network("10.77.0.0/24")
@@ -82,6 +85,31 @@ BROKEN = [
         changed("fabric", interfaces={"ens4": Interface(9000, "", 2, 1, 0)}),
     ),
     ("fabric_host.arp", FAIL, "fabric_host.arp.no_interface", changed("fabric", interfaces={})),
+    ("fabric_host.interface_names", FAIL, "fabric_host.interface_names.differs: ens4", changed("fabric", names={})),
+    (
+        "fabric_host.interface_names",
+        FAIL,
+        "fabric_host.interface_names.differs: ens4",
+        changed("fabric", names={"ens4": "0000:86:00.0"}),
+    ),
+    (
+        "fabric_host.interface_names",
+        WARN,
+        "fabric_host.interface_names.missing: ens4",
+        changed("fabric", interfaces={"ens4": Interface(9000)}),
+    ),
+    (
+        "fabric_host.interface_names",
+        WARN,
+        "fabric_host.interface_names.missing: ens4",
+        changed("fabric", interfaces={name: Interface(9000, "0000:3b:00.0") for name in ("ens4", "ens4d1")}),
+    ),
+    (
+        "fabric_host.interface_names",
+        WARN,
+        "fabric_host.interface_names.reboot: eth2",
+        changed("fabric", interfaces={"eth2": Interface(9000, "0000:3b:00.0")}),
+    ),
     (
         "fabric_host.hugepages",
         FAIL,
@@ -107,6 +135,68 @@ BROKEN = [
         "fabric_host.governor.differs: performance powersave performance",
         changed("fabric", governors=frozenset({"powersave", "performance"})),
     ),
+    (
+        "fabric_host.pcie_read_request",
+        FAIL,
+        "fabric_host.pcie_read_request.differs: 0000:3b:00.0 512 4096",
+        changed(
+            "fabric", cards={"0000:3b:00.0": Card(max_read_request=512), "0000:01:00.0": Card(max_read_request=1024)}
+        ),
+    ),
+    (
+        "fabric_host.pcie_acs",
+        FAIL,
+        "fabric_host.pcie_acs.differs: 0000:05:00.0",
+        changed("pci_routing", redirecting=("0000:00:02.0", "0000:05:00.0")),
+    ),
+    (
+        "fabric_host.roce",
+        FAIL,
+        "fabric_host.roce.differs: mlx5_0",
+        changed("fabric", roce={("mlx5_0", 1): ("v1", 106)}),
+    ),
+    ("fabric_host.roce", FAIL, "fabric_host.roce.differs: mlx5_0", changed("fabric", roce={("mlx5_0", 1): ("v2", 0)})),
+    ("fabric_host.roce", FAIL, "fabric_host.roce.differs: mlx5_0", changed("fabric", roce={})),
+    ("fabric_host.roce_qos", FAIL, "fabric_host.roce_qos.differs: ens4", changed("fabric", qos={})),
+    *(
+        (
+            "fabric_host.irq_affinity",
+            FAIL,
+            "fabric_host.irq_affinity.differs: 0000:3b:00.0",
+            changed("fabric", interrupts=one),
+        )
+        for one in ({}, {"0000:3b:00.0": 3})
+    ),
+    (
+        "fabric_host.roce_qos",
+        FAIL,
+        "fabric_host.roce_qos.differs: ens4",
+        changed("fabric", qos={"ens4": {"trust": "pcp"}}),
+    ),
+    (
+        "fabric_host.roce_qos",
+        WARN,
+        "fabric_host.roce_qos.unknown: ens4",
+        changed("fabric", qos={"ens4": {"trust": "dscp"}}),
+    ),
+    (
+        "fabric_host.kernel_arguments",
+        FAIL,
+        "fabric_host.kernel_arguments.differs: iommu=pt",
+        changed("fabric", boot_arguments=frozenset({"ro", "amd_iommu=pt"})),
+    ),
+    (
+        "fabric_host.kernel_arguments",
+        WARN,
+        "fabric_host.kernel_arguments.reboot: iommu=pt",
+        changed("fabric", kernel_arguments=frozenset({"ro"})),
+    ),
+    (
+        "fabric_host.kernel_arguments",
+        WARN,
+        "fabric_host.kernel_arguments.reboot: iommu=pt",
+        changed("fabric", kernel_arguments=frozenset({"ro"}), boot_arguments=None),
+    ),
     *(
         (
             "platform.rescue",
@@ -121,6 +211,15 @@ BROKEN = [
             ("late", "late"),
             ("failed", "failed"),
             ("of a later version", "reverted"),
+        )
+    ),
+    *(
+        ("package_cache.reachable", status, text, {"package_proxy": PackageProxy(*values)})
+        for status, text, *values in (
+            (FAIL, f"package_cache.reachable.no_answer: gpu1 {CACHE} refused", CACHE, "unreachable", "refused"),
+            (FAIL, f"package_cache.reachable.refused: gpu1 {CACHE}", CACHE, "refused"),
+            (WARN, "package_cache.reachable.other: http://10.77.0.9:3128", "http://10.77.0.9:3128", "ok"),
+            (WARN, "package_cache.reachable.bypassed: b.org", CACHE, "ok", "", ("b.org",)),
         )
     ),
     (
@@ -461,8 +560,13 @@ def test_a_problem_is_reported_with_a_remedy(judged, name, status, reason, facts
 def test_settings_of_data_networks_are_judged_only_if_they_are_set(judged):
     """An interface can be named by its card; a container node has the kernel of its host."""
     unset = {"fabric_host_mtu": 0, "fabric_host_arp_enabled": False, "fabric_host_hugepages_2mib": -1,
-             "fabric_host_cpu_governor": ""}  # fmt: skip
-    ids = [f"fabric_host.{name}" for name in ("mtu", "arp", "hugepages", "governor")]
+             "fabric_host_cpu_governor": "", "fabric_host_kernel_arguments": [],
+             "fabric_host_pcie_max_read_request": 0, "fabric_host_pcie_acs": "",
+             "fabric_host_roce_mode": "", "fabric_host_roce_tos": -1, "fabric_host_interface_names": {},
+             "fabric_host_roce_trust": "", "fabric_host_roce_pfc": "", "fabric_host_irq_affinity": ""}  # fmt: skip
+    names = ("mtu", "arp", "hugepages", "governor", "kernel_arguments", "pcie_read_request", "pcie_acs", "roce",
+             "interface_names", "roce_qos", "irq_affinity")  # fmt: skip
+    ids = [f"fabric_host.{name}" for name in names]
 
     assert [shown(judged(unset)[name].reason) for name in ids] == [f"{name}.unset" for name in ids]
     inside = judged(kind=IN_CONTAINER)
@@ -472,6 +576,11 @@ def test_settings_of_data_networks_are_judged_only_if_they_are_set(judged):
     assert (
         shown(judged(**changed("fabric", governors=frozenset()))[ids[3]].reason) == "fabric_host.governor.unsupported"
     )
+    assert shown(judged(**changed("rdma", devices=()))[ids[7]].reason) == "fabric_host.roce.no_device"
+    unknown = judged(**changed("fabric", interrupts={"0000:3b:00.0": None}))["fabric_host.irq_affinity"]
+    assert shown(unknown.reason) == "fabric_host.irq_affinity.unknown"
+    virtual = judged(**changed("fabric", cards={}))["fabric_host.irq_affinity"]
+    assert shown(virtual.reason) == "fabric_host.irq_affinity.no_card"
     assert shown(judged(rescue=Rescue())["platform.rescue"].reason) == "platform.rescue.none"
 
 
@@ -644,3 +753,28 @@ def test_a_check_that_raises_fails_alone(judged, monkeypatch):
     assert results["node.kind"].status is FAIL
     assert "check.failed" in shown(results["node.kind"].reason)
     assert results["node.disks"].status is PASS
+
+
+def locked(packages, **variables):
+    """Judge a node with these packages by a lock of the healthy node."""
+    system = dataclasses.replace(BASE.system, package_manager="apt-get")
+    stack = stack_of(dataclasses.replace(BASE, system=system, image=None))
+    facts = dataclasses.replace(BASE, system=system, packages={**BASE.packages, **packages})
+    cluster = dataclasses.replace(make_cluster(**variables), stack_lock=stack)
+    return {result.id: result for result in judge(cluster.nodes[0], facts, cluster)}["node.stack_lock"]
+
+
+def test_a_component_in_another_version_than_the_lock_fails():
+    """The reason names component, package and both versions, and the remedy what to do."""
+    result = locked({"rdma-core": "43"})
+
+    assert result.status is FAIL
+    assert "stack.package rdma-core 43 44" in shown(result.reason)
+    assert remedy(result.reason, "gpu1") == "Run: provision apply"
+
+
+def test_a_node_at_the_lock_passes(judged):
+    """Also one without a lock; a node that takes no jobs is not judged."""
+    assert locked({}).status is PASS
+    assert shown(judged()["node.stack_lock"].reason) == "node.stack_lock.none"
+    assert locked({"rdma-core": "43"}, cluster_takes_jobs=False).status is SKIP

@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from provision.cli import common, log_file, main, progress
+from provision.cli import common, live_progress, log_file, main, progress
 from provision.engine import Event
 from provision.report import layout
 from tests.support.command import eventually
@@ -159,7 +159,7 @@ def test_an_unexpected_error_is_in_the_log(monkeypatch, log):
 
 def test_the_log_has_the_progress_that_a_terminal_shows_as_a_table(monkeypatch, log):
     """The frames of the live table are not in the log, but the summaries of a pipe are."""
-    monkeypatch.setattr(progress, "_SUMMARY_SECONDS", 0.01)
+    monkeypatch.setattr(live_progress, "SUMMARY_SECONDS", 0.01)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     log_file.start(str(log), ["apply"])

@@ -4,15 +4,15 @@ import threading
 
 import pytest
 
-from provision.cli import progress
+from provision.cli import live_progress, progress
 from provision.engine import Event
 from tests.support.command import eventually
 
 
 def test_a_long_task_is_shown_only_while_it_runs(monkeypatch, capsys):
     """The log shows each node's current task, however long it takes; a finished node is not named again."""
-    monkeypatch.setattr(progress, "_LONG_SECONDS", 0.05)
-    monkeypatch.setattr(progress, "_SUMMARY_SECONDS", 0.01)
+    monkeypatch.setattr(live_progress, "LONG_SECONDS", 0.05)
+    monkeypatch.setattr(live_progress, "SUMMARY_SECONDS", 0.01)
     said = []
 
     def long_ones():
@@ -45,7 +45,7 @@ NAMES = [f"gpu{number}" for number in range(1, 65)]
 
 def test_sixty_four_nodes_have_one_summary_line_in_a_pipe(monkeypatch, capsys):
     """Where the nodes are, how much changed, who failed, and the task that takes longest; no line per node."""
-    monkeypatch.setattr(progress, "_SUMMARY_SECONDS", 0.01)
+    monkeypatch.setattr(live_progress, "SUMMARY_SECONDS", 0.01)
     said = []
 
     def lines():
@@ -64,7 +64,7 @@ def test_sixty_four_nodes_have_one_summary_line_in_a_pipe(monkeypatch, capsys):
 
 
 def test_a_summary_is_not_repeated_while_nothing_changes(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "_SUMMARY_SECONDS", 0.001)
+    monkeypatch.setattr(live_progress, "SUMMARY_SECONDS", 0.001)
     waited = threading.Event()
     with progress.ApplyProgress(["gpu1"]) as shown:
         shown.event(Event("gpu1", "docker_engine", "Install", "start"))
@@ -77,8 +77,8 @@ def test_a_summary_is_not_repeated_while_nothing_changes(monkeypatch, capsys):
 
 
 def test_the_longest_task_is_in_the_summary(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "_SUMMARY_SECONDS", 0.01)
-    monkeypatch.setattr(progress, "_LONG_SECONDS", 0.02)
+    monkeypatch.setattr(live_progress, "SUMMARY_SECONDS", 0.01)
+    monkeypatch.setattr(live_progress, "LONG_SECONDS", 0.02)
     said = []
 
     def named():

@@ -29,11 +29,10 @@ OWN = {
     "workflow/probe_snapshot.py": {"container_ssh", "nvidia_container", "nvidia_driver"},  # facts
     "slurm/bundle.py": {"platform"},  # an option of pip, and a module of Python
 }
-NAME = re.compile(rf"(?<![\w./])({'|'.join(role for role in ROLES if role != 'slurm')})(?:_enabled)?(?![\w.-])")
-"""A role in a text. Codes and ids of checks begin with one and a dot, variables with one and an underscore.
-
-Slurm is also a scheduler, a launcher and a job engine, so that its name in a text says nothing.
-"""
+WORDS = {"kernel", "slurm"}
+"""Roles whose names say nothing in a text: Slurm is also a scheduler, a launcher and a job engine."""
+NAME = re.compile(rf"(?<![\w./])({'|'.join(role for role in ROLES if role not in WORDS)})(?:_enabled)?(?![\w.-])")
+"""A role in a text. Codes and ids of checks begin with one and a dot, variables with one and an underscore."""
 
 
 def names(tree: ast.Module) -> Iterator[str]:

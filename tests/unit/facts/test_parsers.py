@@ -14,7 +14,7 @@ from provision.facts import NodeFacts, RawOutput, Unknown, parse, request
 from provision.facts.container import Container, ContainerFact, DeletedMount, Process
 from provision.facts.container_ssh import ContainerSshFact, ContainerTrust, ContainerTrustFact, fingerprint
 from provision.facts.docker import DockerConfigFact, DockerInfoFact, DockerServiceFact, Image, ImageFact
-from provision.facts.fabric import Fabric, FabricFact, Interface
+from provision.facts.fabric import Card, Fabric, FabricFact, Interface
 from provision.facts.gpu import GpuPciFact, GpusFact
 from provision.facts.kernel import ModulesFact, PackagesFact, SysctlsFact, TimeSync, TimeSyncFact
 from provision.facts.network import Address, AddressesFact, Listening, ListeningFact, NamesFact, Route, RoutesFact
@@ -22,7 +22,19 @@ from provision.facts.nvidia_container import NvidiaContainer, NvidiaContainerFac
 from provision.facts.rdma import RdmaFact
 from provision.facts.records import ReceiptsFact, SimulatedFact
 from provision.facts.rescue import Rescue, RescueFact
-from provision.facts.system import Disk, DisksFact, Kind, KindFact, LimitsFact, NodeKind, System, SystemFact
+from provision.facts.system import (
+    Boot,
+    BootFact,
+    Disk,
+    DisksFact,
+    Kind,
+    KindFact,
+    LimitsFact,
+    NodeKind,
+    System,
+    SystemFact,
+)
+from tests.support.modules import load, provide_utils
 from tests.support.node.probe import probe_command, probe_output
 
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJ0RUyzHdO2SJ9bHqmNTeUuTTt8SZFVPNT2Tg8Ux6X3x"
@@ -478,10 +490,100 @@ def test_interfaces_have_the_address_of_their_card():
         "hugepages\t\u0662kB\t1",
         "governor\tper formance",
         "governor",
+        "boot\tlilo",
+        "boot",
+        "options",
+        "card\t/sys/devices/virtual\t0x15b3\t0x020000\t5810",
+        "card\t/sys/devices/pci0000:00/0000:00:04.0",
+        "lower\tbond0\t../x",
+        "lower",
+        "name\t0000:3b:00.0",
+        "name\t0000:3b:00.0\trail 0",
+        "name\t3b:00.0\trail0",
     ],
 )
 def test_a_line_of_another_form_is_no_setting(line):
     assert FabricFact().parse(out(line)) == Fabric()
+
+
+@pytest.mark.parametrize("uptime", ["-5", "-1e300", "1e300", "inf", "nan", "x"])
+def test_an_uptime_that_no_node_has_is_unknown(uptime):
+    """The end of a kernel's trial is computed from it: an apply would wait for it without an end."""
+    assert isinstance(BootFact().parse(out(f"uptime={uptime}\nboot_id=1\n")), Unknown)
+    assert BootFact().parse(out("uptime=5.9\nboot_id=1\n")) == Boot(5, "1")
+
+
+def test_cards_are_read_with_their_bridges():
+    """A bond has the cards below it; a card without PCI Express, or without setpci, has no read request."""
+    root = "/sys/devices/pci0000:00"
+    text = (
+        "net\tens4\t9000\t/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0\t0\t0\t0\n"
+        "net\tbond0\t9000\t\t0\t0\t0\nlower\tbond0\tens4\nlower\tbond0\tens9\nnet\tbond0.5\t9000\t\t0\t0\t0\n"
+        "lower\tbond0.5\tbond0\n"
+        f"card\t{root}/0000:00:01.0/0000:01:00.0\t0x15b3\t0x020000\t5810\n"
+        f"card\t{root}/0000:00:02.0/0000:02:00.0\t0x10de\t0x030200\t\n"
+        f"card\t{root}/0000:00:03.0\t0x1af4\t0x020000\tffff\n"
+        f"card\t{root}/0000:00:04.0\t0x14e4\t0x020000\t2810\nrdma\t{root}/0000:00:04.0\nvfio\t0000:02:00.0\nvfio\tx\n"
+    )
+
+    facts = FabricFact().parse(out(text))
+
+    assert facts.cards == {
+        "0000:01:00.0": Card(("0000:00:01.0",), peer=True, max_read_request=4096),
+        "0000:02:00.0": Card(("0000:00:02.0",), peer=True),
+        "0000:00:03.0": Card(),
+        "0000:00:04.0": Card(peer=True, max_read_request=512),
+    }
+    assert facts.cards_of(["bond0.5"]).keys() == facts.cards_of(["ens4", "ens9"]).keys() == {"0000:01:00.0"}
+    assert facts.assigned == ("0000:02:00.0",)
+
+
+def test_the_defaults_of_roce_ports_are_read():
+    """As configfs shows them; a line of another form is none."""
+    text = "roce\tmlx5_0\t1\tIB/RoCE v1\t106\nroce\trxe0\t1\tRoCE v2\t\nroce\trxe1\t1\tx\t0\nroce\trxe2\n"
+
+    assert FabricFact().parse(out(text)).roce == {("mlx5_0", 1): ("v1", 106), ("rxe0", 1): ("v2", None)}
+
+
+def test_names_of_interfaces_are_read_from_the_files_of_the_role(tmp_path):
+    """As the role writes them; files of others are none."""
+    provide_utils()
+    text = load("fabric_host", "fabric_host_names").TEXT
+    (tmp_path / "05-provision-rail0.link").write_text(text.format("0000:3b:00.0", "rail0"))
+    (tmp_path / "05-provision-rail1.link").write_text("Name=rail1\n")
+    (tmp_path / "10-other.link").write_text(text.format("0000:86:00.0", "rail2"))
+    command = FabricFact.command.replace("/etc/systemd/network", str(tmp_path))
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True, timeout=60)
+
+    facts = FabricFact().parse(out(done.stdout + "net\tens4\t1500\t/sys/0000:3b:00.0/net\t0\t0\t0\n"))
+    assert facts.names == {"rail0": "0000:3b:00.0"}
+    assert (facts.at("0000:3b:00.0"), facts.at("0000:86:00.0")) == ("ens4", "")
+
+
+DEBIAN_MENU = (
+    "menuentry 'Debian' {\n\tlinux\t/boot/vmlinuz-6.1.0-49-amd64 root=UUID=0 ro  iommu=pt quiet\n"
+    "\tlinux\t/boot/vmlinuz-6.1.0-48-amd64 root=UUID=0 ro iommu=pt\n"
+    "\tlinux\t/boot/vmlinuz-6.1.0-48-amd64 root=UUID=0 ro single\n\tlinux /boot/memtest86+x64.bin x"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "arguments"),
+    [
+        (DEBIAN_MENU, {"root=UUID=0", "ro", "iommu=pt"}),
+        ("linux /vmlinuz-5.14\noptions root=UUID=0 ro pci=x\noptions root=UUID=0 pci=x", {"root=UUID=0", "pci=x"}),
+        ("kernelopts=root=UUID=0 iommu=pt \noptions $kernelopts $x", {"root=UUID=0", "iommu=pt", "$x"}),
+        ("\tlinux16 /vmlinuz-3.10.0-1160.el7.x86_64 root=UUID=0 ro", {"root=UUID=0", "ro"}),
+        ("", None),
+    ],
+)
+def test_the_arguments_of_all_entries_of_the_boot_menu_are_read(lines, arguments):
+    """From GRUB's own menu, or from files of entries; recovery entries and other programs do not count."""
+    facts = FabricFact().parse(out(f"arguments\tBOOT_IMAGE=/boot/vmlinuz-6.1 iommu=pt\nboot\tgrubby\n{lines}\n"))
+
+    assert facts.boot_arguments == arguments
+    assert facts.kernel_arguments == {"BOOT_IMAGE=/boot/vmlinuz-6.1", "iommu=pt"}
+    assert facts.boot_tool == "grubby"
 
 
 def test_this_machine_has_interfaces():
@@ -490,6 +592,7 @@ def test_this_machine_has_interfaces():
 
     assert (done.stderr, "lo" in FabricFact().parse(out(done.stdout)).interfaces) == ("", False)
     assert FabricFact().parse(out(done.stdout)).memory_kib == int(Path("/proc/meminfo").read_text().split()[1])
+    assert FabricFact().parse(out(done.stdout)).kernel_arguments == {*Path("/proc/cmdline").read_text().split()}
     names = {path.name for path in Path("/sys/class/net").iterdir()}
     assert FabricFact().parse(out(done.stdout)).interfaces.keys() == {
         name for name in names if name != "lo" and not name.startswith("veth")

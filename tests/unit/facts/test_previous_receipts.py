@@ -25,7 +25,7 @@ from tests.support.previous_version import STATE, private_copy
 from tests.unit.checks.conftest import healthy
 from tests.unit.facts.conftest import Node
 
-RECORDED = tuple(role for role in ROLES if role not in {"nvidia_driver", "fabric_host"})
+RECORDED = tuple(role for role in ROLES if role not in {"nvidia_driver", "fabric_host", "kernel", "package_cache"})
 """The roles of the previous version."""
 JUDGED_NOW = {CauseKind.CHECK, CauseKind.NEED, CauseKind.PARTNER}
 """Causes that come from other facts than receipts."""

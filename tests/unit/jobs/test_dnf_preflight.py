@@ -101,6 +101,29 @@ def test_the_whole_transaction_is_reported(node):
     assert all("absent" not in words for words in programs.ran if "install" in words)
 
 
+def test_a_package_for_one_kernel_is_asked_for_by_name_and_version(node):
+    """The newest package of the same name is another one; a kernel that no repository has is missing."""
+    kernels = ["kernel-devel-5.14.0-427.1.el9_4.x86_64", "kernel-devel-5.14.0-503.1.el9_5.x86_64", "kernel-devel-6.el9"]
+    programs = Programs(
+        **{
+            "%{name} %{evr}": (0, "kernel-devel 5.14.0-503.1.el9_5\nkmod 28-9.el9\n"),
+            "%{name}-%{evr}.%{arch} %{evr}": (0, "".join(f"{name} {name[13:-7]}\n" for name in kernels[:2])),
+        }
+    )
+
+    answer = checked(node, programs, "kmod", *kernels)
+
+    assert answer["packages"] == {
+        "kmod": "28-9.el9",
+        kernels[0]: "5.14.0-427.1.el9_4",
+        kernels[1]: "5.14.0-503.1.el9_5",
+        kernels[2]: None,
+    }
+    [asked] = [words for words in programs.ran if "%{name}-%{evr}.%{arch} %{evr}" in words]
+    assert "--latest-limit=1" not in asked
+    assert "kmod" not in asked
+
+
 def test_the_node_is_not_changed(node):
     """dnf uses copies of its repositories and links to its cache; keys are files that only root can read."""
     programs = Programs()

@@ -478,6 +478,24 @@ def test_a_drained_node_leases_gpus_only_with_force(docked):
     assert docked.ok("look")["drained"] == ""
 
 
+def test_a_program_does_not_replace_or_end_the_drain_of_others(docked):
+    """An apply resumes only what an apply drained; a person's drain replaces it."""
+    docked.ok("drain", reason="kernel upgrade", owner="kernel")
+    docked.ok("drain", reason="kernel upgrade again", owner="kernel")
+    assert docked.ok("look")["drained"] == "kernel upgrade again"
+    docked.ok("resume", owner="other")
+    assert docked.ok("look")["drained"] == "kernel upgrade again"
+    docked.ok("drain", reason="disk of ann")
+    docked.ok("drain", reason="kernel upgrade", owner="kernel")
+    docked.ok("resume", owner="kernel")
+    assert docked.ok("look")["drained"] == "disk of ann"
+    docked.ok("resume")
+    docked.ok("drain", reason="kernel upgrade", owner="kernel")
+    docked.ok("resume", owner="kernel")
+    assert docked.ok("look")["drained"] == ""
+    assert "error" in docked.ask("drain", reason="x", owner="Not valid")
+
+
 @pytest.mark.row(51)
 def test_prepare_makes_ssh_keys_for_the_account_of_the_job_and_returns_public_keys_only(docked):
     answer = prepare(

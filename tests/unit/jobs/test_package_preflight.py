@@ -204,6 +204,64 @@ def test_package_sources_of_other_tools_are_identified_by_their_urls(tmp_path, m
     ]
 
 
+VERSIONS = """docker.io:
+  Installed: 20.10.24
+  Candidate: 29.1
+  Version table:
+     29.1 500
+        500 http://deb.example.org bookworm/main amd64 Packages
+     1:26.1~ds1+b2 1001
+        500 http://deb.example.org bookworm/main amd64 Packages
+ *** 20.10.24 100
+        100 /var/lib/dpkg/status
+"""
+
+
+def test_all_versions_of_a_package_are_known():
+    """With priorities of any kind; addresses are no versions."""
+    assert package_preflight.version_tables(VERSIONS) == {"docker.io": ["29.1", "1:26.1~ds1+b2", "20.10.24"]}
+
+
+@pytest.mark.parametrize(
+    ("version", "results", "word"),
+    [("20.10.24", "20.10.24", "docker.io=20.10.24"), ("1.0", None, None)],
+)
+def test_a_locked_version_is_asked_for(monkeypatch, version, results, word):
+    """An older one, too. One that no source has is missing, whatever the candidate is."""
+    commands = []
+    apt = object.__new__(package_preflight.Apt)
+    apt.repositories = []
+    monkeypatch.setattr(package_preflight.Apt, "update_old", lambda _self: [])
+
+    def run(_self, command, *_):
+        commands.append(command)
+        return 0, VERSIONS
+
+    monkeypatch.setattr(package_preflight.Apt, "run", run)
+
+    answer = apt.check(["docker.io"], {"docker.io": version})
+
+    assert answer["packages"] == {"docker.io": results}
+    simulated = [command for command in commands if "install" in command]
+    assert [command[-1] for command in simulated] == ([word] if word else [])
+    assert all("--allow-downgrades" in command for command in simulated)
+
+
+@pytest.mark.skipif(shutil.which("apt-config") is None, reason="this machine has no apt")
+def test_a_configured_cache_that_does_not_answer_can_be_moved_or_removed(tmp_path, monkeypatch):
+    """apt in the preflight has the node's settings, without the file of the package cache; an apply replaces it."""
+    settings = tmp_path / "settings"
+    settings.mkdir()
+    (settings / "10-own").write_text('Acquire::Retries "7";\n')
+    (settings / package_preflight.CACHE_SETTINGS).write_text('Acquire::http::Proxy::h "http://dead:3128";\n')
+    monkeypatch.setattr(package_preflight, "SETTINGS", str(settings))
+    folder = tmp_path / "work"
+    folder.mkdir()
+
+    code, output = package_preflight.Apt(str(folder), [], 5).run(["apt-config", "dump"], "old", "lists", 30)
+    assert (code, 'Acquire::Retries "7";' in output, "dead:3128" in output) == (0, True, False)
+
+
 @pytest.mark.skipif(shutil.which("apt-get") is None or os.geteuid() != 0, reason="apt needs Debian and root")
 def test_the_program_accepts_the_request_of_the_controller(tmp_path):
     """It reports an unreachable repository; it uses apt of this machine, and leaves no files."""

@@ -315,6 +315,22 @@ def test_a_controller_that_does_not_answer_is_an_error(node: FakeNode) -> None:
     assert "Unable to contact" in node.ask("slurm_state")["error"]["message"]
 
 
+def test_a_report_contains_the_queue_as_it_was_before(node: FakeNode) -> None:
+    """A job that leaves Slurm's queue during the report is complete: its record is read after the queue."""
+    record = node.root / "j/job.json"
+    tool(node, "squeue", f'mkdir -p {record.parent}; echo \'{{"id": "0123456789abcdef"}}\' >{record}; echo 7')
+
+    answer = node.ok("slurm_report", names=None, brief=True)
+    assert (answer["slurm"], [job["name"] for job in answer["jobs"]]) == ("7\n", ["j"])
+
+
+def test_a_report_does_not_fail_with_slurm(node: FakeNode) -> None:
+    tool(node, "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+
+    answer = node.ok("slurm_report", names=None, brief=True)
+    assert ("Unable to contact" in answer["slurm_problem"]["message"], answer["jobs"]) == (True, [])
+
+
 @pytest.mark.parametrize(
     ("request_fields", "word"),
     [

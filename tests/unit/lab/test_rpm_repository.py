@@ -12,7 +12,8 @@ import pytest
 from provision.errors import LabError
 from provision.lab.package_managers import DNF
 from provision.lab.services import repository, rpm_repository
-from provision.lab.services.packages import build_packages, stand_ins
+from provision.lab.services.kernel import EL_KERNEL
+from provision.lab.services.packages import build_doca_packages, build_packages, stand_ins
 from provision.lab.services.rpm_packages import LAB_PYTHON, file_name
 from provision.lab.services.rpm_repository import Content
 from provision.lab.systems import lab_system
@@ -90,7 +91,7 @@ def test_stand_ins_are_the_same_for_both_package_managers(packages: list[Path], 
     for package, path in zip(stand_ins(DNF), packages, strict=True):
         assert path.name == file_name(package)
         assert rpm("-qp", "--qf", "%{SUMMARY}", str(path)) == f"SIMULATED: {package.summary}"
-        assert rpm("-qp", "-l", str(path)).split() == sorted(package.files)
+        assert set(package.files) <= set(rpm("-qp", "-l", str(path)).split())
     [toolkit] = [path for path in packages if path.name.startswith("nvidia-container-toolkit-1")]
     assert f"nvidia-container-toolkit-base = {stand_ins(DNF)[0].version}-1" in rpm("-qp", "--requires", str(toolkit))
     copy = shutil.copy(toolkit, tmp_path)
@@ -99,6 +100,26 @@ def test_stand_ins_are_the_same_for_both_package_managers(packages: list[Path], 
         program = archive.extractfile("./usr/bin/nvidia-container-runtime-hook")
         assert program is not None
         assert program.readline().decode() == f"#!{LAB_PYTHON}\n"
+
+
+@needs_rpm
+def test_headers_of_a_kernel_have_the_name_of_that_kernel(packages: list[Path]) -> None:
+    """As the real ones: NAME-VERSION-RELEASE.ARCHITECTURE, of which the last three are the kernel's release."""
+    [headers] = [path for path in packages if path.name.startswith("kernel-devel-")]
+
+    assert rpm("-qp", "--qf", "%{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm", str(headers)) == headers.name
+    assert headers.name == f"kernel-devel-{EL_KERNEL}.x86_64.rpm"
+    assert f"/usr/src/kernels/{EL_KERNEL}.x86_64/Makefile" in rpm("-qp", "-l", str(headers)).split()
+
+
+@needs_rpm
+def test_the_profile_of_doca_requires_its_packages_in_its_version(tmp_path: Path) -> None:
+    """Its names contain underscores, and its version has a release."""
+    packages = {rpm("-qp", "--qf", "%{NAME}", str(path)): path for path in build_doca_packages(tmp_path, DNF)}
+    modules = rpm("-qp", "--qf", "%{VERSION}-%{RELEASE}", str(packages["mlnx-ofa_kernel-dkms"]))
+
+    assert f"mlnx-ofa_kernel-dkms = {modules}" in rpm("-qp", "--requires", str(packages["doca-ofed"])).splitlines()
+    assert rpm("-qp", "--qf", "%{VERSION}-%{RELEASE}", str(packages["doca-ofed"])) == "3.2.2-000001~simulated"
 
 
 def test_a_node_uses_the_repository_of_its_system_with_its_key() -> None:

@@ -106,7 +106,7 @@ def test_a_warning_is_neither_step_nor_finding(facts):
 
 @pytest.mark.parametrize(("devices", "wanted"), [((), ["rdma_stack"]), ((SOFT,), [])])
 def test_a_missing_soft_roce_device_is_a_step_and_one_without_link_a_finding(devices, wanted):
-    cluster = cluster_of(rdma_stack_soft_roce_enabled=True)
+    cluster = cluster_of(rdma_stack_soft_roce_enabled=True, fabric_host_enabled=False)
     stack = RdmaStack((rdma_device(), *devices), 1, ("uverbs0", "rdma_cm"), "")
     scene = scene_of(before=cluster, now=cluster, rdma=stack)
 

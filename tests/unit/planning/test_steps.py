@@ -57,7 +57,7 @@ def test_a_bare_node_gets_every_role_in_playbook_order():
     steps = plan_node(scene_of(receipts={}, managed=Managed()))
 
     assert [step.role for step in steps] == [
-        role for role in ROLES if not COMPONENTS[role].engine and COMPONENTS[role].is_requested({})
+        role for role, one in COMPONENTS.items() if one.serves({}) and one.is_requested({})
     ]
     assert {shown(step.reasons[0]) for step in steps} == {"plan.never_applied"}
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from provision.report.kernel_remedies import KERNEL_REMEDIES
 from provision.report.package_remedies import REMEDIES
 from provision.report.remedies import remedy_for
 from provision.report.rescue_remedies import RESCUE_REMEDIES
@@ -46,7 +47,7 @@ def test_the_reason_code_of_a_module_decides():
     assert "disk is full" in remedy_for(words, code="packages.failed")
     assert remedy_for("x", code="packages.failed") == REMEDIES["packages.failed"]
     assert remedy_for("x", code="packages.unknown") is None
-    for code, remedy in RESCUE_REMEDIES.items():
+    for code, remedy in {**RESCUE_REMEDIES, **KERNEL_REMEDIES}.items():
         assert remedy_for("rules of ufw: Connection timed out", code=code) == remedy
 
 

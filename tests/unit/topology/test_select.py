@@ -339,6 +339,15 @@ def test_a_thousand_nodes_in_use_are_chosen_from_in_two_seconds(kind, request_):
     assert seconds_of_placement(in_use(kind), request_) < 2
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize(("gpus", "workers"), [(8, 1), (8, 64), (8, 512), (4, 64), (1, 512)])
+@pytest.mark.parametrize("kind", ["DGX-1V", "HGX H100"])
+def test_ten_thousand_nodes_in_use_are_chosen_from_in_two_seconds(kind, gpus, workers, *, pack):
+    """Jobs of up to 4,096 GPUs, on a machine that is otherwise idle."""
+    assert seconds_of_placement(in_use(kind, 10_000), Request(gpus, workers, pack=pack)) < 2
+
+
 @pytest.mark.parametrize("pack", [False, True])
 def test_twice_as_many_nodes_and_workers_take_at_most_six_times_as_long(pack):
     """The effort grows with nodes times workers, so that a thousand nodes are chosen from within seconds."""

@@ -27,6 +27,7 @@ from provision.documents import decode
 from provision.documents.jobs import (
     Done,
     LookAnswer,
+    NodeProblem,
     QueueEntry,
     RecordedReason,
     ReportAnswer,
@@ -43,7 +44,7 @@ from provision.jobs.engines.common.engine import Answer, RecordedJob, RecordedJo
 from provision.jobs.engines.common.job_reports import reports_of
 from provision.jobs.engines.common.queue_host import owner
 from provision.jobs.engines.slurm.joining import Joined, join
-from provision.jobs.node_ask import ask_jobs
+from provision.jobs.node_ask import as_error, ask_jobs
 from provision.model.job import JobRecord, JobSpec, JobStatus
 from provision.model.reason import NO_REASON, Reason, reason
 from provision.report.reasons import error_of, message
@@ -450,14 +451,24 @@ class SlurmEngine(RecordedJobs):
     def _report(
         self, connector: Connector, names: Sequence[str] | None, *, brief: bool, recent: int = 0
     ) -> ReportAnswer:
-        """Return the report of a node; from the queue host, read Slurm's jobs too."""
-        if connector.name == self.head:
-            try:
-                self._all_slurm = all_our_jobs(ask_jobs(connector, "slurm_state", SlurmState).jobs)
-                self._slurm = newest_jobs(self._all_slurm)
-            except ProvisionError as error:
-                self._slurm = error
-        return super()._report(connector, names, brief=brief, recent=recent)
+        """Return the report of a node; from the queue host, read Slurm's queue too, before the report."""
+        if connector.name != self.head:
+            return super()._report(connector, names, brief=brief, recent=recent)
+        if self._agent:
+            self._read_queue(lambda: ask_jobs(connector, "slurm_state", SlurmState).jobs)
+            return super()._report(connector, names, brief=brief, recent=recent)
+        only = {"recent": recent} if recent else {}
+        answer = ask_jobs(connector, "slurm_report", ReportAnswer, names=names, brief=brief, **only)
+        self._read_queue(partial(_queue_in, answer, connector.name))
+        return answer
+
+    def _read_queue(self, queue: Callable[[], str]) -> None:
+        """Read Slurm's jobs from the output of squeue, or record why they cannot be read."""
+        try:
+            self._all_slurm = all_our_jobs(queue())
+            self._slurm = newest_jobs(self._all_slurm)
+        except ProvisionError as error:
+            self._slurm = error
 
     def _reports_of(self, name: str, time_limit: float | None) -> Mapping[str, ReportAnswer | ProvisionError]:
         """Return the reports of the nodes of one job; the queue host may not know yet which nodes Slurm has chosen."""
@@ -847,6 +858,13 @@ def _may_start(spec: JobSpec, states: Mapping[str, SlurmNodeState], taken: Mappi
 
     free = [len(gpu_types(one.gres) - taken[name]) for name, one in states.items() if not one.problem.code]
     return sum(free) >= spec.gpus * (spec.workers if spec.gang else 1)
+
+
+def _queue_in(answer: ReportAnswer, node: str) -> str:
+    """Return the output of squeue in a report; NodeError with the reason why there is none."""
+    if answer.slurm is None:
+        raise as_error(answer.slurm_problem or NodeProblem(), node)
+    return answer.slurm
 
 
 def _failure_of(text: str, node: str) -> RecordedReason:
