@@ -50,8 +50,8 @@ REQUESTS: dict[tuple[str, ...], str] = {
 CHANGES = {"slurm-prolog", "tensorboard"}
 """Programs whose shortest request changes this machine, and `probe`, which has its own test."""
 
-MOVING = {"boot", "clock", "disks"}
-"""Facts with times and free space."""
+MOVING = {"boot", "clock", "disks", "listening"}
+"""Facts with times, free space, and the ports of other programs."""
 
 NEWER_METHODS = re.compile(
     r"\.(isascii|removeprefix|removesuffix|fromisoformat|is_relative_to|with_stem|hardlink_to|bit_count|add_note)\("
