@@ -179,3 +179,46 @@ def _persistence(scene: Scene) -> Verdict:
     return fail(
         "nvidia_driver.persistence.not_active", state=state, enabled="" if driver.persistence_enabled else "not "
     )
+
+
+def _modes_excuse(scene: Scene, variable: str) -> Verdict | None:
+    """Return why modes of GPUs are not judged; None if one is requested. The driver may be that of the site."""
+    if scene.facts.gpus == ():
+        return skip("gpu.none")
+    if not scene.want(variable, default=""):
+        return skip("nvidia_driver.modes.unset")
+    return skip("nvidia_driver.container") if scene.container and not scene.simulated("nvidia-smi") else None
+
+
+@check("nvidia_driver.mig", after="gpu.driver")
+def _mig(scene: Scene) -> Verdict:
+    excuse = _modes_excuse(scene, "nvidia_driver_mig_mode")
+    if excuse:
+        return excuse
+    mode, gpus = scene.want("nvidia_driver_mig_mode", default=""), known(scene.facts.gpus)
+    enabled, simulated = mode == "enabled", scene.simulated("nvidia-smi")
+    without = [gpu for gpu in gpus if not gpu.health.has_mig]
+    if enabled and without:
+        names = sorted({gpu.name for gpu in without})
+        return fail(
+            "nvidia_driver.mig.unsupported", gpus=[gpu.index for gpu in without], names=names, simulated=simulated
+        )
+    differs = [gpu.index for gpu in gpus if gpu.health.has_mig and gpu.health.mig_pending not in {None, enabled}]
+    waits = [gpu.index for gpu in gpus if gpu.health.has_mig and gpu.health.mig != enabled]
+    if differs or (waits and any(gpu.health.mig_pending is None for gpu in gpus if gpu.index in waits)):
+        return fail("nvidia_driver.mig.differs", gpus=differs or waits, mode=mode, simulated=simulated)
+    if waits:
+        return fail("nvidia_driver.mig.reset", gpus=waits, mode=mode, simulated=simulated)
+    return passed("nvidia_driver.mig.ok", mode=mode, simulated=simulated)
+
+
+@check("nvidia_driver.persistence_mode", after="gpu.driver")
+def _persistence_mode(scene: Scene) -> Verdict:
+    excuse = _modes_excuse(scene, "nvidia_driver_persistence_mode")
+    if excuse:
+        return excuse
+    mode, simulated = scene.want("nvidia_driver_persistence_mode", default=""), scene.simulated("nvidia-smi")
+    wrong = [gpu.index for gpu in known(scene.facts.gpus) if gpu.health.persistence != (mode == "enabled")]
+    if wrong:
+        return fail("nvidia_driver.persistence_mode.differs", gpus=wrong, mode=mode, simulated=simulated)
+    return passed("nvidia_driver.persistence_mode.ok", mode=mode, simulated=simulated)

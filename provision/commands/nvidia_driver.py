@@ -31,6 +31,8 @@ class Chip(NamedTuple):
     last: int
     name: str
     architecture: str
+    mig: bool = False
+    """Whether GPUs with this chip can have a MIG mode (NVIDIA's MIG user guide, "Supported GPUs")."""
 
 
 CHIPS = (
@@ -43,18 +45,18 @@ CHIPS = (
     Chip(0x1B00, 0x1D7F, "GP102, GP104, GP106, GP107, GP108", "pascal"),
     Chip(0x1D80, 0x1DFF, "GV100", "volta"),
     Chip(0x1E00, 0x1FFF, "TU102, TU104, TU106, TU117", "turing"),
-    Chip(0x2080, 0x20FF, "GA100", "ampere"),
+    Chip(0x2080, 0x20FF, "GA100", "ampere", mig=True),
     Chip(0x2180, 0x21FF, "TU116", "turing"),
     Chip(0x2200, 0x227F, "GA102", "ampere"),
-    Chip(0x2302, 0x233F, "GH100", "hopper"),
-    Chip(0x2340, 0x237F, "GH100 with Grace", "grace-hopper"),
-    Chip(0x2380, 0x23FF, "GH100", "hopper"),
+    Chip(0x2302, 0x233F, "GH100", "hopper", mig=True),
+    Chip(0x2340, 0x237F, "GH100 with Grace", "grace-hopper", mig=True),
+    Chip(0x2380, 0x23FF, "GH100", "hopper", mig=True),
     Chip(0x2400, 0x25FF, "GA103, GA104, GA106, GA107", "ampere"),
     Chip(0x2680, 0x28FF, "AD102, AD103, AD104, AD106, AD107", "ada"),
-    Chip(0x2900, 0x29FF, "GB100, GB102", "blackwell"),
-    Chip(0x2B80, 0x2FFF, "GB202, GB203, GB205, GB206, GB207, GB20B", "blackwell"),
-    Chip(0x3180, 0x31FF, "GB110", "blackwell"),
-    Chip(0x3340, 0x337F, "GB120", "blackwell"),
+    Chip(0x2900, 0x29FF, "GB100, GB102", "blackwell", mig=True),
+    Chip(0x2B80, 0x2FFF, "GB202, GB203, GB205, GB206, GB207, GB20B", "blackwell", mig=True),
+    Chip(0x3180, 0x31FF, "GB110", "blackwell", mig=True),
+    Chip(0x3340, 0x337F, "GB120", "blackwell", mig=True),
 )
 """Chips that drivers since 470 support, by their device IDs."""
 

@@ -66,6 +66,7 @@ for try in 1 2 3 4 5 6 7 8; do
     clocks_event_reasons.*) without "$field"; more=$more,clocks_throttle_reasons.active;;
     remapped_rows.*) without 'remapped_rows.*'; rows=apart;;
     fabric.*) without 'fabric.*';;
+    mig.*) without 'mig.*';;
     *) before=$more; without "$field"; [ "$more" != "$before" ] || more=;;
   esac
   [ "$try" -lt 7 ] || more=

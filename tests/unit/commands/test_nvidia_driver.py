@@ -433,3 +433,16 @@ def test_headers_are_those_of_the_listed_kernels() -> None:
     assert usual.optional == ("linux-headers-6.1.0-57-amd64", "linux-headers-amd64")
     assert own.packages == (*usual.packages, "linux-headers-6.1.0-50-amd64", "linux-headers-6.1.0-50-cloud-amd64")
     assert (own.optional, carried.optional, carried.packages) == ((), (), usual.packages)
+
+
+MIG_CHIPS = {"20b2", "2330", "2342", "23b0", "2901", "2bb5", "31c0", "3340"}
+"""The products whose chips can have a MIG mode: GA100, GH100 and Blackwell."""
+
+
+@pytest.mark.parametrize("device", [row[0] for row in PRODUCTS])
+def test_chips_with_mig_are_those_of_the_user_guide(device: str) -> None:
+    """A2, L40S, V100 and older products have none."""
+    chip = chip_of(device)
+
+    assert chip
+    assert chip.mig is (device in MIG_CHIPS)

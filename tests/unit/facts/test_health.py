@@ -86,7 +86,7 @@ def test_a_driver_that_supports_all_fields_is_queried_once(tmp_path):
 
 def test_an_old_driver_is_queried_for_its_supported_fields(tmp_path):
     """Rejected fields are left out or queried by their old name, and remapped rows separately."""
-    gpu, calls = ask(tmp_path, f"{OLD} {' '.join(FIELDS[:10])}")
+    gpu, calls = ask(tmp_path, f"{OLD} {' '.join((*FIELDS[:10], *FIELDS[-2:]))}")
 
     assert gpu.bus_id == "00000000:3B:00.0"
     assert (gpu.health.clock_events, gpu.compute_capability, gpu.health.recovery) == (8, "", "")
