@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from provision.checks.base import check
-from provision.commands.nvidia_driver import ARCHITECTURES, PRESENT, chip_of, unsupported
+from provision.commands.nvidia_driver import ARCHITECTURES, PRESENT, chip_of, needs_imex, unsupported
 from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts.kernel_module_failures import compiler_line, diagnose
 from provision.facts.nvidia_driver import NvidiaDriver
 from provision.facts.peer_modules import NvidiaModules
+from provision.stack.observed import upstream
 
 _SIMULATED = ("nvidia-smi", "nvidia-driver", "nvidia-module")
 
@@ -179,6 +180,41 @@ def _persistence(scene: Scene) -> Verdict:
     return fail(
         "nvidia_driver.persistence.not_active", state=state, enabled="" if driver.persistence_enabled else "not "
     )
+
+
+@check("nvidia_driver.firmware", after="nvidia_driver.modules")
+def _firmware(scene: Scene) -> Verdict:
+    """Report what no role changes: the GSP firmware, and confidential computing."""
+    excuse = _excuse(scene)
+    if excuse:
+        return excuse
+    states = {gpu.confidential for gpu in known(scene.facts.gpus)} - {None}
+    versions = known(scene.facts.nvidia_driver).gsp
+    if not versions and not states:
+        return skip("nvidia_driver.firmware.none")
+    confidential = ("on" if True in states else "off") if states else None
+    return passed("nvidia_driver.firmware.ok", versions=versions or ("N/A",), confidential=confidential)
+
+
+@check("nvidia_driver.imex", after="nvidia_driver.modules")
+def _imex(scene: Scene) -> Verdict:
+    excuse = _excuse(scene) or _other_kernel(scene, skip)
+    if excuse:
+        return excuse
+    driver, modules = known(scene.facts.nvidia_driver), known(scene.facts.nvidia_modules)
+    domain = scene.want("cluster_nvlink_domain", default="")
+    if not needs_imex((one.device for one in driver.gpus), in_domain=bool(domain)):
+        return skip("nvidia_driver.imex.not_needed")
+    judge, version = _severity(scene), modules.loaded or modules.installed
+    packages = {name: own for name, own in known(scene.facts.packages).items() if name.startswith("nvidia-imex")}
+    if not packages:
+        return judge("nvidia_driver.imex.missing", domain=domain)
+    wrong = [f"{name} {own}" for name, own in packages.items() if upstream(own) != version]
+    if version and wrong:
+        return judge("nvidia_driver.imex.other_version", packages=wrong, version=version)
+    if driver.imex != "active":
+        return judge("nvidia_driver.imex.not_active", state=driver.imex or "not installed")
+    return passed("nvidia_driver.imex.ok", domain=domain)
 
 
 def _modes_excuse(scene: Scene, variable: str) -> Verdict | None:

@@ -6,7 +6,8 @@ imports only the standard library.
 Sources of the tables: the PCI ID database (pci.ids 2025.06.09) and gpu/devid_chips.py of NVIDIA/gpu-admin-tools for the
 chips; NVIDIA's driver installation guide, chapter "Kernel Modules", for the flavours ("Open or proprietary"); release
 notes of the driver for the first and last branch of an architecture; release notes of 620 for the end of the
-proprietary modules; NVIDIA's fabric manager user guide for machines with NVSwitch.
+proprietary modules; NVIDIA's fabric manager user guide for machines with NVSwitch; NVIDIA's IMEX guide ("Getting
+Started", "Deployment Models") for multi-node NVLink.
 """
 
 from __future__ import annotations
@@ -100,6 +101,11 @@ NVLINK5_DEVICES = ("2901",)
 B300 is in none of the sources."""
 
 
+MULTI_NODE_CHIPS = ("GH100 with Grace", "GB100, GB102", "GB110", "GB120")
+"""Chips of the systems whose NVLink connects several nodes (GH200 NVL32, GB200 and GB300 NVL72), which require IMEX.
+The same chips are in other machines, so the inventory names the NVLink domain (``cluster_nvlink_domain``)."""
+
+
 CUDA_13 = "580"
 """The first branch for CUDA 13; older ones are for CUDA 12 (release notes of the CUDA toolkit)."""
 
@@ -109,6 +115,12 @@ def fabric_of(devices: Iterable[str], *, has_switches: bool) -> str:
     if any(device.removeprefix("0x") in NVLINK5_DEVICES for device in devices):
         return "nvlink5"
     return "nvswitch" if has_switches else ""
+
+
+def needs_imex(devices: Iterable[str], *, in_domain: bool) -> bool:
+    """Return whether a node needs IMEX: its NVLink domain connects it with other nodes."""
+    chips = {chip_of(device) for device in devices if device.removeprefix("0x") not in NVLINK5_DEVICES}
+    return in_domain and any(chip and chip.name in MULTI_NODE_CHIPS for chip in chips)
 
 
 class Refusal(NamedTuple):
@@ -260,6 +272,8 @@ class Choice(NamedTuple):
     """Module streams of dnf that have to be enabled."""
     fabric: str = ""
     """``nvswitch`` or ``nvlink5`` if the node needs a fabric manager."""
+    imex: bool = False
+    """Whether the node needs IMEX."""
     refusal: Refusal | None = None
 
 
@@ -276,7 +290,8 @@ def choose(
 
     Args:
         settings: source, flavor, branch and version; ``dcgm`` if the node gets DCGM; ``kernels`` if the driver is for
-            other kernels than the running one; ``carried`` if another node builds the modules.
+            other kernels than the running one; ``carried`` if another node builds the modules; ``in_domain`` if the
+            node is in an NVLink domain of several nodes.
         system: the variables of the node's system (``roles/platform/vars``).
         devices: PCI device IDs of the node's GPUs.
         kernel: release of the running kernel.
@@ -293,19 +308,19 @@ def choose(
     branch = settings["branch"] or entry["branch"]
     refusal = branch_refusal(branch, flavor, devices) or _dcgm_refusal(settings, entry, system, devices)
     fabric = fabric_of(devices, has_switches=has_switches)
-    if not refusal and fabric and not entry.get(fabric):
-        problem = f"{system.get('__platform_title')} has no fabric manager in its {settings['source']} packages"
-        remedy = "Choose another nvidia_driver_source, or install driver and fabric manager yourself and set `present`."
-        refusal = Refusal("nvidia_driver_source", f"{problem} for machines with {FABRICS[fabric]}", remedy)
+    imex = needs_imex(devices, in_domain=bool(settings.get("in_domain")))
+    refusal = refusal or _fabric_refusal(settings, entry, system, fabric, imex=imex)
     if not refusal and not entry.get(flavor):
-        title = system.get("__platform_title")
-        problem = f"{title} has no {flavor} kernel modules in its {settings['source']} packages"
+        problem = (
+            f"{system.get('__platform_title')} has no {flavor} kernel modules in its {settings['source']} packages"
+        )
         refusal = Refusal("nvidia_driver_source", problem, "Choose another nvidia_driver_source.")
     if refusal:
         return Choice(refusal=refusal)
     follow = {image: headers for image, headers in system["__platform_headers_follow"].items() if image in installed}
     cuda = "13" if int(branch) >= int(CUDA_13) else "12"
-    templates = (*entry[flavor], *entry.get(fabric, ()), *(entry["dcgm"] if settings.get("dcgm") and devices else ()))
+    more = (*entry.get(fabric, ()), *(entry["imex"] if imex else ()))
+    templates = (*entry[flavor], *more, *(entry["dcgm"] if settings.get("dcgm") and devices else ()))
     names = [name.replace("{branch}", branch).replace("{cuda}", cuda) for name in templates]
     packages = [one for name in names for one in _of_images(name, list(follow))]
     if not packages or any("{image}" in name for name in packages):
@@ -322,7 +337,22 @@ def choose(
         tuple(dict.fromkeys(optional)),
         tuple(name.replace("{branch}", branch) for key, name in entry.get("streams", {}).items() if key == flavor),
         fabric,
+        imex,
     )
+
+
+def _fabric_refusal(
+    settings: Mapping[str, Any], entry: Mapping[str, Any], system: Mapping[str, Any], fabric: str, *, imex: bool
+) -> Refusal | None:
+    """Return why a node gets no fabric manager or no IMEX."""
+    wanted = {fabric: ("fabric manager", FABRICS.get(fabric, ""))} if fabric else {}
+    wanted |= {"imex": ("IMEX", "multi-node NVLink (cluster_nvlink_domain)")} if imex else {}
+    for key, (title, machines) in wanted.items():
+        if not entry.get(key):
+            problem = f"{system.get('__platform_title')} has no {title} in its {settings['source']} packages"
+            remedy = f"Choose another nvidia_driver_source, or install driver and {title} yourself and set `present`."
+            return Refusal("nvidia_driver_source", f"{problem} for machines with {machines}", remedy)
+    return None
 
 
 def _headers(

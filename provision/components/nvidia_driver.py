@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from provision.commands.nvidia_driver import PRESENT, Choice, chip_of, choose, entry_of, system_refusal
+from provision.commands.nvidia_driver import PRESENT, Choice, chip_of, choose, entry_of, needs_imex, system_refusal
 from provision.commands.package_repositories import repository_paths
 from provision.components.base import Component, NodeState, Repository, RoleNeed, Setting, Variables
 from provision.components.common import is_whole_run, key_problems, package_manager, text
 from provision.facts import NodeFacts, Unknown, is_container, plain, simulated
 from provision.model import CheckResult, Cluster, Node, PreflightCode
-from provision.model.cause import Cause, CauseKind
+from provision.model.cause import NODES, Cause, CauseKind
 from provision.model.reason import Wording, reason
 
 _SOURCE, _WITHOUT_GPU = "nvidia_driver_source", "nvidia_driver_without_gpu_enabled"
@@ -19,6 +19,8 @@ _KERNELS, _BUILD_NODE = "nvidia_driver_kernels", "nvidia_driver_build_node"
 _MIG, _PERSISTENCE_MODE = "nvidia_driver_mig_mode", "nvidia_driver_persistence_mode"
 _URI, _KEY = "nvidia_driver_repository_uri", "nvidia_driver_repository_key"
 _MODES_FILES = ("/usr/local/lib/provision/nvidia-modes", "/etc/systemd/system/provision-nvidia-modes.service")
+_DOMAIN = "cluster_nvlink_domain"
+_IMEX_NODES = "/etc/nvidia-imex/nodes_config.cfg"
 _HARMLESS_CHECKS = frozenset(
     {f"nvidia_driver.{name}" for name in ("nouveau", "persistence", "persistence_mode", "mig")}
 )
@@ -69,6 +71,7 @@ def _settings_of(variables: Variables) -> dict[str, Any]:
         # Headers are checked only where every node builds: the name of the node is not known here.
         "carried": bool(variables.get(_BUILD_NODE)),
         "dcgm": variables.get("nvidia_driver_dcgm_enabled") is True,
+        "in_domain": bool(text(variables, _DOMAIN)),
     }
 
 
@@ -107,13 +110,21 @@ def _is_disruptive(causes: Sequence[Cause], state: NodeState) -> bool:
         return True
     if not _gets_driver(state.node.variables, state.facts) or not _is_loaded(state.facts):
         return False
-    return any(_replaces(cause) for cause in causes)
+    has_imex = _needs_imex(state.node.variables, state.facts)
+    return any(_replaces(cause) for cause in causes if has_imex or cause.name != NODES)
+
+
+def _needs_imex(variables: Variables, facts: NodeFacts) -> bool:
+    """Return whether the node gets IMEX; a domain with Jinja counts as one."""
+    return needs_imex(_devices(facts), in_domain=bool(text(variables, _DOMAIN)))
 
 
 def _replaces(cause: Cause) -> bool:
     """Return whether a cause can replace or reload modules; files and the daemon do not."""
     if cause.kind is CauseKind.VARIABLE:
         return not COMPONENT.is_harmless(cause)
+    if cause.kind is CauseKind.FILE and cause.name == _IMEX_NODES:
+        return True  # the service is restarted
     harmless = {CauseKind.FILE, CauseKind.UNIT, CauseKind.NEED, CauseKind.PARTNER}
     return cause.kind not in harmless and cause.name not in _HARMLESS_CHECKS
 
@@ -231,6 +242,8 @@ def _files(variables: Variables, facts: NodeFacts) -> Iterator[str]:
         yield "/etc/modprobe.d/provision-nvidia-driver.conf"
         if _devices(facts):
             yield "/etc/modules-load.d/provision-nvidia-driver.conf"
+        if _needs_imex(variables, facts):
+            yield _IMEX_NODES
 
 
 COMPONENT = Component(
@@ -250,7 +263,7 @@ COMPONENT = Component(
     },
     read_variables=(
         *(_SOURCE, _WITHOUT_GPU, _KERNELS, "nvidia_driver_persistence_enabled"),
-        *(_MIG, _PERSISTENCE_MODE),
+        *(_MIG, _PERSISTENCE_MODE, _DOMAIN),
     ),
     harmless_variables=frozenset(
         {

@@ -210,6 +210,8 @@ def answer(machine: "dict[str, Any]", arguments: "list[str]") -> "tuple[bool, st
         text = topology(machine, options)
     elif words == ["nvlink"]:
         text = nvlinks(machine, gpus)
+    elif words == ["conf-compute"] and "get-cc-feature" in options:
+        text = "CC status: OFF\n"
     elif words:
         raise Refused(f"Invalid combination of input arguments: the SIMULATED nvidia-smi has no {words[0]}.")
     elif set(options) & set(SETTINGS):
@@ -264,8 +266,9 @@ def set_modes(gpus: "list[dict[str, Any]]", options: "dict[str, str]") -> str:
 def read_options(arguments: "list[str]") -> "tuple[list[str], dict[str, str]]":
     """Split a command line into words and options, ``-i 0``, ``--id 0`` and ``--id=0`` alike."""
     short = {"-L": "list-gpus", "-q": "query", "-x": "xml", "-i": "id", "-m": "matrix", "-s": "status", "-h": "help"}
+    short["-f"] = "get-cc-feature"
     short.update({"-l": "loop", "-lms": "loop-ms", "-mig": "multi-instance-gpu", "-pm": "persistence-mode"})
-    flags = {"list-gpus", "query", "xml", "matrix", "status", "help"}
+    flags = {"list-gpus", "query", "xml", "matrix", "status", "help", "get-cc-feature"}
     valued = {"id", "query-gpu", "query-remapped-rows", "query-compute-apps", "format", "loop", "loop-ms", *SETTINGS}
     words, options, rest = [], {}, list(arguments)
     while rest:

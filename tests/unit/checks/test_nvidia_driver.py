@@ -102,11 +102,13 @@ def test_a_fault_fails_a_requested_driver_and_warns_of_another(
 
 
 def test_a_healthy_driver_passes_with_and_without_a_request(judged: Judged) -> None:
-    """All five checks; modes of GPUs are not requested."""
+    """All five checks; modes of GPUs are not requested, and IMEX is not needed."""
     modes = {"nvidia_driver.mig", "nvidia_driver.persistence_mode"}
     for variables in ({}, REQUEST):
         results = {name: one for name, one in judged(variables=variables).items() if name.startswith("nvidia_driver.")}
         assert {results.pop(name).reason.code for name in modes} == {"nvidia_driver.modes.unset"}
+        assert results.pop("nvidia_driver.firmware").reason.code == "nvidia_driver.firmware.none"
+        assert results.pop("nvidia_driver.imex").reason.code == "nvidia_driver.imex.not_needed"
 
         assert {one.status for one in results.values()} == {PASS}
         assert len(results) == 5
@@ -306,3 +308,47 @@ def test_modes_on_a_container_node_belong_to_its_host(judged: Judged) -> None:
     for simulated, code in (({}, "nvidia_driver.container"), ({"nvidia-smi": "x"}, "nvidia_driver.mig.differs")):
         result = judged(variables={"nvidia_driver_mig_mode": "enabled"}, simulated=simulated, **facts)
         assert result["nvidia_driver.mig"].reason.code == code
+
+
+@pytest.mark.parametrize(
+    ("packages", "state", "code"),
+    [
+        ({}, "", "missing"),
+        ({"nvidia-imex-550": "550.54.15-1"}, "active", "other_version"),
+        ({"nvidia-imex": "3:550.90-1.el9"}, "failed", "not_active"),
+        ({"nvidia-imex-550": "550.90-0ubuntu1"}, "active", "ok"),
+    ],
+)
+def test_imex_has_exactly_the_version_of_the_driver(
+    judged: Judged, packages: dict[str, str], state: str, code: str
+) -> None:
+    """On a node of an NVLink domain; a warning where the site installs the driver."""
+    facts = gpu("2342")
+    facts["nvidia_driver"] = dataclasses.replace(facts["nvidia_driver"], imex=state)
+    for request, status in (({}, WARN), (REQUEST, FAIL)):
+        variables = {**request, "cluster_nvlink_domain": "rack1"}
+        result = judged(variables=variables, packages=packages, **facts)["nvidia_driver.imex"]
+
+        assert result.reason.code == f"nvidia_driver.imex.{code}"
+        assert result.status is (PASS if code == "ok" else status)
+
+
+@pytest.mark.parametrize(
+    ("gsp", "confidential", "words"),
+    [
+        (("550.90",), True, "GSP firmware 550.90; confidential computing is on"),
+        (("N/A",), False, "GSP firmware N/A; confidential computing is off"),
+        (("550.90",), None, "GSP firmware 550.90"),
+    ],
+)
+def test_firmware_and_confidential_computing_are_reported(
+    judged: Judged,
+    gsp: tuple[str, ...],
+    confidential: bool | None,  # noqa: FBT001
+    words: str,
+) -> None:
+    """And never judged: no role changes them."""
+    gpus = (dataclasses.replace(nvidia_gpu(), confidential=confidential),)
+    result = judged(gpus=gpus, **driver(gsp=gsp))["nvidia_driver.firmware"]
+
+    assert (result.status, message(result.reason)) == (PASS, words)

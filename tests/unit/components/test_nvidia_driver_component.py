@@ -17,6 +17,7 @@ from provision.facts.peer_modules import NvidiaModules
 from provision.facts.system import Kind, NodeKind
 from provision.inventory.role_files import defaults, systems
 from provision.model import CheckResult, CheckStatus, Plan, StepClass
+from provision.model.cause import NODES
 from provision.model.reason import reason
 from provision.planning import Cause, CauseKind, PlanScene, plan_node, step_class
 from provision.planning.requirements import cluster_problems, packages_of, repositories_of, setting_problems
@@ -326,6 +327,18 @@ def test_the_build_node_is_a_node_of_the_inventory_and_comes_first() -> None:
     unrequested = cluster_of(nvidia_driver_build_node="gpu2")
     assert COMPONENTS[ROLE].first_nodes(unrequested) == frozenset()
     assert cluster_problems(ROLE, unrequested.node("gpu1"), unrequested, {}) == ()
+
+
+def test_a_changed_list_of_nodes_needs_an_idle_node_only_for_imex() -> None:
+    """A restart of IMEX ends jobs on several nodes; other nodes have no such list."""
+    grace = {"nvidia_driver": NvidiaDriver((NvidiaDevice("0000:06:00.0", "2342"),), nouveau_blocked=True)}
+    for domain, expected in (("rack1", StepClass.NEEDS_IDLE), ("", StepClass.SAFE)):
+        scene = first(IN_REPOSITORY | {"cluster_nvlink_domain": domain}, **grace)
+        assert step_class(ROLE, (Cause(CauseKind.VARIABLE, NODES, _why()),), scene) is expected
+        files = set(COMPONENTS[ROLE].files(scene.node.variables, scene.facts))
+        assert ("/etc/nvidia-imex/nodes_config.cfg" in files) == bool(domain)
+    changed = Cause(CauseKind.FILE, "/etc/nvidia-imex/nodes_config.cfg", _why())
+    assert step_class(ROLE, (changed,), first(IN_REPOSITORY, **grace)) is StepClass.NEEDS_IDLE
 
 
 # Modes of GPUs

@@ -133,6 +133,7 @@ def test_the_simulated_nvidia_smi_answers_the_query(tmp_path):
     assert {gpu.health.fabric_state for gpu in gpus} == {"Completed"}
     assert {gpu.health.recovery for gpu in gpus} == {"None"}
     assert {gpu.vbios for gpu in gpus} == {"96.00.74.00.0D"}
+    assert {gpu.confidential for gpu in gpus} == {False}
     assert links[3] == Links(17, (7,))
     assert links[0] == Links(18)
 
