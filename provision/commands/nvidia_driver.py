@@ -309,12 +309,7 @@ def choose(
     refusal = branch_refusal(branch, flavor, devices) or _dcgm_refusal(settings, entry, system, devices)
     fabric = fabric_of(devices, has_switches=has_switches)
     imex = needs_imex(devices, in_domain=bool(settings.get("in_domain")))
-    refusal = refusal or _fabric_refusal(settings, entry, system, fabric, imex=imex)
-    if not refusal and not entry.get(flavor):
-        problem = (
-            f"{system.get('__platform_title')} has no {flavor} kernel modules in its {settings['source']} packages"
-        )
-        refusal = Refusal("nvidia_driver_source", problem, "Choose another nvidia_driver_source.")
+    refusal = refusal or _package_refusal(settings, entry, system, (flavor, fabric), imex=imex)
     if refusal:
         return Choice(refusal=refusal)
     follow = {image: headers for image, headers in system["__platform_headers_follow"].items() if image in installed}
@@ -341,18 +336,30 @@ def choose(
     )
 
 
-def _fabric_refusal(
-    settings: Mapping[str, Any], entry: Mapping[str, Any], system: Mapping[str, Any], fabric: str, *, imex: bool
+def _package_refusal(
+    settings: Mapping[str, Any],
+    entry: Mapping[str, Any],
+    system: Mapping[str, Any],
+    needs: tuple[str, str],
+    *,
+    imex: bool,
 ) -> Refusal | None:
-    """Return why a node gets no fabric manager or no IMEX."""
-    wanted = {fabric: ("fabric manager", FABRICS.get(fabric, ""))} if fabric else {}
+    """Return why the packages of a source lack what a node needs: its fabric, IMEX, or the flavour of its modules."""
+    flavor, fabric = needs
+    wanted = {fabric: ("fabric manager", FABRICS[fabric])} if fabric else {}
     wanted |= {"imex": ("IMEX", "multi-node NVLink (cluster_nvlink_domain)")} if imex else {}
-    for key, (title, machines) in wanted.items():
+    title, source = system.get("__platform_title"), settings["source"]
+    for key, (software, machines) in wanted.items():
         if not entry.get(key):
-            problem = f"{system.get('__platform_title')} has no {title} in its {settings['source']} packages"
-            remedy = f"Choose another nvidia_driver_source, or install driver and {title} yourself and set `present`."
-            return Refusal("nvidia_driver_source", f"{problem} for machines with {machines}", remedy)
-    return None
+            problem = f"{title} has no {software} in its {source} packages for machines with {machines}"
+            remedy = (
+                f"Choose another nvidia_driver_source, or install driver and {software} yourself and set `present`."
+            )
+            return Refusal("nvidia_driver_source", problem, remedy)
+    if entry.get(flavor):
+        return None
+    problem = f"{title} has no {flavor} kernel modules in its {source} packages"
+    return Refusal("nvidia_driver_source", problem, "Choose another nvidia_driver_source.")
 
 
 def _headers(
