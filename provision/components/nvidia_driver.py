@@ -149,6 +149,11 @@ def _is_missing(_: NodeState, result: CheckResult) -> bool:
     return result.reason.code in {"nvidia_driver.modules.missing", "nvidia_driver.modules.other_version"}
 
 
+def _is_startable(_: NodeState, result: CheckResult) -> bool:
+    """The role installs and starts IMEX; it replaces no package of another version."""
+    return result.reason.code != "nvidia_driver.imex.other_version"
+
+
 def _is_settable(_: NodeState, result: CheckResult) -> bool:
     """The role sets the mode; a GPU that waits for a reset is reset by a person."""
     return result.reason.code == "nvidia_driver.mig.differs"
@@ -284,10 +289,12 @@ COMPONENT = Component(
     never_fixes=frozenset(
         {
             "nvidia_driver.build",  # headers, compiler or sources: another apply would fail in the same way
+            "nvidia_driver.firmware",  # only reported
             "nvidia_driver.signature",  # the certificate is enrolled at the console
         }
     ),
     fixes_if={
+        "nvidia_driver.imex": _is_startable,
         "nvidia_driver.mig": _is_settable,
         "nvidia_driver.modules": _is_missing,
         "nvidia_driver.nouveau": _is_unblocked,

@@ -341,6 +341,14 @@ def test_a_changed_list_of_nodes_needs_an_idle_node_only_for_imex() -> None:
     assert step_class(ROLE, (changed,), first(IN_REPOSITORY, **grace)) is StepClass.NEEDS_IDLE
 
 
+@pytest.mark.parametrize(("code", "fixed"), [("missing", True), ("not_active", True), ("other_version", False)])
+def test_an_apply_installs_and_starts_imex(code: str, fixed: bool) -> None:  # noqa: FBT001
+    """It replaces no package: a step for it would never end."""
+    result = CheckResult("nvidia_driver.imex", CheckStatus.FAIL, reason(f"nvidia_driver.imex.{code}"))
+
+    assert COMPONENTS[ROLE].fixes_if["nvidia_driver.imex"](first(REQUEST), result) is fixed
+
+
 # Modes of GPUs
 
 
