@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from provision.checks.base import check
-from provision.commands.nvidia_driver import ARCHITECTURES, PRESENT, chip_of, unsupported
+from provision.commands.nvidia_driver import ARCHITECTURES, PRESENT, chip_of, needs_imex, unsupported
 from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts.kernel_module_failures import compiler_line, diagnose
 from provision.facts.nvidia_driver import NvidiaDriver
 from provision.facts.peer_modules import NvidiaModules
+from provision.stack.observed import upstream
 
 _SIMULATED = ("nvidia-smi", "nvidia-driver", "nvidia-module")
 
@@ -179,3 +180,81 @@ def _persistence(scene: Scene) -> Verdict:
     return fail(
         "nvidia_driver.persistence.not_active", state=state, enabled="" if driver.persistence_enabled else "not "
     )
+
+
+@check("nvidia_driver.firmware", after="nvidia_driver.modules")
+def _firmware(scene: Scene) -> Verdict:
+    """Report what no role changes: the GSP firmware, and confidential computing."""
+    excuse = _excuse(scene)
+    if excuse:
+        return excuse
+    states = {gpu.confidential for gpu in known(scene.facts.gpus)} - {None}
+    versions = known(scene.facts.nvidia_driver).gsp
+    if not versions and not states:
+        return skip("nvidia_driver.firmware.none")
+    confidential = ("on" if True in states else "off") if states else None
+    return passed("nvidia_driver.firmware.ok", versions=versions or ("N/A",), confidential=confidential)
+
+
+@check("nvidia_driver.imex", after="nvidia_driver.modules")
+def _imex(scene: Scene) -> Verdict:
+    excuse = _excuse(scene) or _other_kernel(scene, skip)
+    if excuse:
+        return excuse
+    driver, modules = known(scene.facts.nvidia_driver), known(scene.facts.nvidia_modules)
+    domain = scene.want("cluster_nvlink_domain", default="")
+    if not needs_imex((one.device for one in driver.gpus), in_domain=bool(domain)):
+        return skip("nvidia_driver.imex.not_needed")
+    judge, version = _severity(scene), modules.loaded or modules.installed
+    packages = {name: own for name, own in known(scene.facts.packages).items() if name.startswith("nvidia-imex")}
+    if not packages:
+        return judge("nvidia_driver.imex.missing", domain=domain)
+    wrong = [f"{name} {own}" for name, own in packages.items() if upstream(own) != version]
+    if version and wrong:
+        return judge("nvidia_driver.imex.other_version", packages=wrong, version=version)
+    if driver.imex != "active":
+        return judge("nvidia_driver.imex.not_active", state=driver.imex or "not installed")
+    return passed("nvidia_driver.imex.ok", domain=domain)
+
+
+def _modes_excuse(scene: Scene, variable: str) -> Verdict | None:
+    """Return why modes of GPUs are not judged; None if one is requested. The driver may be that of the site."""
+    if scene.facts.gpus == ():
+        return skip("gpu.none")
+    if not scene.want(variable, default=""):
+        return skip("nvidia_driver.modes.unset")
+    return skip("nvidia_driver.container") if scene.container and not scene.simulated("nvidia-smi") else None
+
+
+@check("nvidia_driver.mig", after="gpu.driver")
+def _mig(scene: Scene) -> Verdict:
+    excuse = _modes_excuse(scene, "nvidia_driver_mig_mode")
+    if excuse:
+        return excuse
+    mode, gpus = scene.want("nvidia_driver_mig_mode", default=""), known(scene.facts.gpus)
+    enabled, simulated = mode == "enabled", scene.simulated("nvidia-smi")
+    without = [gpu for gpu in gpus if not gpu.health.has_mig]
+    if enabled and without:
+        names = sorted({gpu.name for gpu in without})
+        return fail(
+            "nvidia_driver.mig.unsupported", gpus=[gpu.index for gpu in without], names=names, simulated=simulated
+        )
+    differs = [gpu.index for gpu in gpus if gpu.health.has_mig and gpu.health.mig_pending not in {None, enabled}]
+    waits = [gpu.index for gpu in gpus if gpu.health.has_mig and gpu.health.mig != enabled]
+    if differs or (waits and any(gpu.health.mig_pending is None for gpu in gpus if gpu.index in waits)):
+        return fail("nvidia_driver.mig.differs", gpus=differs or waits, mode=mode, simulated=simulated)
+    if waits:
+        return fail("nvidia_driver.mig.reset", gpus=waits, mode=mode, simulated=simulated)
+    return passed("nvidia_driver.mig.ok", mode=mode, simulated=simulated)
+
+
+@check("nvidia_driver.persistence_mode", after="gpu.driver")
+def _persistence_mode(scene: Scene) -> Verdict:
+    excuse = _modes_excuse(scene, "nvidia_driver_persistence_mode")
+    if excuse:
+        return excuse
+    mode, simulated = scene.want("nvidia_driver_persistence_mode", default=""), scene.simulated("nvidia-smi")
+    wrong = [gpu.index for gpu in known(scene.facts.gpus) if gpu.health.persistence != (mode == "enabled")]
+    if wrong:
+        return fail("nvidia_driver.persistence_mode.differs", gpus=wrong, mode=mode, simulated=simulated)
+    return passed("nvidia_driver.persistence_mode.ok", mode=mode, simulated=simulated)

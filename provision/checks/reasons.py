@@ -267,6 +267,22 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "the persistence daemon of the driver runs, and starts at boot",
         "fail where the inventory requests it; else skip",
     ),
+    "nvidia_driver.firmware": (
+        "reports the GSP firmware of the GPUs, and whether confidential computing is on; no role changes them",
+        "skip where the driver reports neither",
+    ),
+    "nvidia_driver.imex": (
+        "IMEX runs in the version of the driver on nodes of an NVLink domain (`cluster_nvlink_domain`)",
+        "fail where the inventory requests a driver, else warn; skip on other nodes",
+    ),
+    "nvidia_driver.mig": (
+        "all GPUs have the MIG mode that the inventory requests (`nvidia_driver_mig_mode`)",
+        "fail where another mode is set, a GPU waits for a reset, or has no MIG; skip without a request",
+    ),
+    "nvidia_driver.persistence_mode": (
+        "all GPUs have the persistence mode that the inventory requests (`nvidia_driver_persistence_mode`)",
+        "fail; skip without a request",
+    ),
     "peer_memory.path": (
         "the best way for GPU memory to the network cards is the one in use",
         (
@@ -940,6 +956,30 @@ REASONS: Mapping[str, Wording] = {
     "nvidia_driver.persistence.not_active": Wording(
         "nvidia-persistenced is {state}, and {enabled}enabled at boot", _APPLY
     ),
+    "nvidia_driver.firmware.ok": Wording("GSP firmware {versions}[; confidential computing is {confidential}]"),
+    "nvidia_driver.firmware.none": Wording("the driver reports neither GSP firmware nor confidential computing"),
+    "nvidia_driver.imex.ok": Wording("IMEX runs for the NVLink domain {domain}"),
+    "nvidia_driver.imex.not_needed": Wording("the node is in no NVLink domain of several nodes"),
+    "nvidia_driver.imex.missing": Wording(
+        "IMEX is not installed, which the NVLink domain {domain} requires",
+        "Install nvidia-imex in exactly the version of the driver, or let `provision apply` install the driver "
+        "(nvidia_driver_source); Debian has no such package.",
+    ),
+    "nvidia_driver.imex.other_version": Wording(
+        "{packages} has another version than driver {version}", "Install it in exactly the version of the driver."
+    ),
+    "nvidia_driver.imex.not_active": Wording(
+        "nvidia-imex.service is {state}", "Read `journalctl -b -u nvidia-imex.service` on the node."
+    ),
+    "nvidia_driver.modes.unset": Wording("the inventory requests none"),
+    "nvidia_driver.mig.ok": Wording("MIG mode is {mode} on all GPUs that have one"),
+    "nvidia_driver.mig.unsupported": Wording(
+        "GPU {gpus} ({names}) has no MIG mode", "Set nvidia_driver_mig_mode to an empty value for this node."
+    ),
+    "nvidia_driver.mig.differs": Wording("MIG mode is not {mode} on GPU {gpus}", _APPLY),
+    "nvidia_driver.mig.reset": Wording("MIG mode is {mode} on GPU {gpus} only after a reset of the GPU", _RESET),
+    "nvidia_driver.persistence_mode.ok": Wording("persistence mode is {mode} on all GPUs"),
+    "nvidia_driver.persistence_mode.differs": Wording("persistence mode is not {mode} on GPU {gpus}", _APPLY),
     # peer_memory
     "peer_memory.container": Wording("a container has its host's kernel modules"),
     "peer_memory.simulated": Wording("the GPUs are SIMULATED and have no kernel modules"),

@@ -6,7 +6,8 @@ imports only the standard library.
 Sources of the tables: the PCI ID database (pci.ids 2025.06.09) and gpu/devid_chips.py of NVIDIA/gpu-admin-tools for the
 chips; NVIDIA's driver installation guide, chapter "Kernel Modules", for the flavours ("Open or proprietary"); release
 notes of the driver for the first and last branch of an architecture; release notes of 620 for the end of the
-proprietary modules; NVIDIA's fabric manager user guide for machines with NVSwitch.
+proprietary modules; NVIDIA's fabric manager user guide for machines with NVSwitch; NVIDIA's IMEX guide ("Getting
+Started", "Deployment Models") for multi-node NVLink.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class Chip(NamedTuple):
     last: int
     name: str
     architecture: str
+    mig: bool = False
+    """Whether GPUs with this chip can have a MIG mode (NVIDIA's MIG user guide, "Supported GPUs")."""
 
 
 CHIPS = (
@@ -43,18 +46,18 @@ CHIPS = (
     Chip(0x1B00, 0x1D7F, "GP102, GP104, GP106, GP107, GP108", "pascal"),
     Chip(0x1D80, 0x1DFF, "GV100", "volta"),
     Chip(0x1E00, 0x1FFF, "TU102, TU104, TU106, TU117", "turing"),
-    Chip(0x2080, 0x20FF, "GA100", "ampere"),
+    Chip(0x2080, 0x20FF, "GA100", "ampere", mig=True),
     Chip(0x2180, 0x21FF, "TU116", "turing"),
     Chip(0x2200, 0x227F, "GA102", "ampere"),
-    Chip(0x2302, 0x233F, "GH100", "hopper"),
-    Chip(0x2340, 0x237F, "GH100 with Grace", "grace-hopper"),
-    Chip(0x2380, 0x23FF, "GH100", "hopper"),
+    Chip(0x2302, 0x233F, "GH100", "hopper", mig=True),
+    Chip(0x2340, 0x237F, "GH100 with Grace", "grace-hopper", mig=True),
+    Chip(0x2380, 0x23FF, "GH100", "hopper", mig=True),
     Chip(0x2400, 0x25FF, "GA103, GA104, GA106, GA107", "ampere"),
     Chip(0x2680, 0x28FF, "AD102, AD103, AD104, AD106, AD107", "ada"),
-    Chip(0x2900, 0x29FF, "GB100, GB102", "blackwell"),
-    Chip(0x2B80, 0x2FFF, "GB202, GB203, GB205, GB206, GB207, GB20B", "blackwell"),
-    Chip(0x3180, 0x31FF, "GB110", "blackwell"),
-    Chip(0x3340, 0x337F, "GB120", "blackwell"),
+    Chip(0x2900, 0x29FF, "GB100, GB102", "blackwell", mig=True),
+    Chip(0x2B80, 0x2FFF, "GB202, GB203, GB205, GB206, GB207, GB20B", "blackwell", mig=True),
+    Chip(0x3180, 0x31FF, "GB110", "blackwell", mig=True),
+    Chip(0x3340, 0x337F, "GB120", "blackwell", mig=True),
 )
 """Chips that drivers since 470 support, by their device IDs."""
 
@@ -98,6 +101,11 @@ NVLINK5_DEVICES = ("2901",)
 B300 is in none of the sources."""
 
 
+MULTI_NODE_CHIPS = ("GH100 with Grace", "GB100, GB102", "GB110", "GB120")
+"""Chips of the systems whose NVLink connects several nodes (GH200 NVL32, GB200 and GB300 NVL72), which require IMEX.
+The same chips are in other machines, so the inventory names the NVLink domain (``cluster_nvlink_domain``)."""
+
+
 CUDA_13 = "580"
 """The first branch for CUDA 13; older ones are for CUDA 12 (release notes of the CUDA toolkit)."""
 
@@ -107,6 +115,12 @@ def fabric_of(devices: Iterable[str], *, has_switches: bool) -> str:
     if any(device.removeprefix("0x") in NVLINK5_DEVICES for device in devices):
         return "nvlink5"
     return "nvswitch" if has_switches else ""
+
+
+def needs_imex(devices: Iterable[str], *, in_domain: bool) -> bool:
+    """Return whether a node needs IMEX: its NVLink domain connects it with other nodes."""
+    chips = {chip_of(device) for device in devices if device.removeprefix("0x") not in NVLINK5_DEVICES}
+    return in_domain and any(chip and chip.name in MULTI_NODE_CHIPS for chip in chips)
 
 
 class Refusal(NamedTuple):
@@ -258,6 +272,8 @@ class Choice(NamedTuple):
     """Module streams of dnf that have to be enabled."""
     fabric: str = ""
     """``nvswitch`` or ``nvlink5`` if the node needs a fabric manager."""
+    imex: bool = False
+    """Whether the node needs IMEX."""
     refusal: Refusal | None = None
 
 
@@ -274,7 +290,8 @@ def choose(
 
     Args:
         settings: source, flavor, branch and version; ``dcgm`` if the node gets DCGM; ``kernels`` if the driver is for
-            other kernels than the running one; ``carried`` if another node builds the modules.
+            other kernels than the running one; ``carried`` if another node builds the modules; ``in_domain`` if the
+            node is in an NVLink domain of several nodes.
         system: the variables of the node's system (``roles/platform/vars``).
         devices: PCI device IDs of the node's GPUs.
         kernel: release of the running kernel.
@@ -291,19 +308,14 @@ def choose(
     branch = settings["branch"] or entry["branch"]
     refusal = branch_refusal(branch, flavor, devices) or _dcgm_refusal(settings, entry, system, devices)
     fabric = fabric_of(devices, has_switches=has_switches)
-    if not refusal and fabric and not entry.get(fabric):
-        problem = f"{system.get('__platform_title')} has no fabric manager in its {settings['source']} packages"
-        remedy = "Choose another nvidia_driver_source, or install driver and fabric manager yourself and set `present`."
-        refusal = Refusal("nvidia_driver_source", f"{problem} for machines with {FABRICS[fabric]}", remedy)
-    if not refusal and not entry.get(flavor):
-        title = system.get("__platform_title")
-        problem = f"{title} has no {flavor} kernel modules in its {settings['source']} packages"
-        refusal = Refusal("nvidia_driver_source", problem, "Choose another nvidia_driver_source.")
+    imex = needs_imex(devices, in_domain=bool(settings.get("in_domain")))
+    refusal = refusal or _package_refusal(settings, entry, system, (flavor, fabric), imex=imex)
     if refusal:
         return Choice(refusal=refusal)
     follow = {image: headers for image, headers in system["__platform_headers_follow"].items() if image in installed}
     cuda = "13" if int(branch) >= int(CUDA_13) else "12"
-    templates = (*entry[flavor], *entry.get(fabric, ()), *(entry["dcgm"] if settings.get("dcgm") and devices else ()))
+    more = (*entry.get(fabric, ()), *(entry["imex"] if imex else ()))
+    templates = (*entry[flavor], *more, *(entry["dcgm"] if settings.get("dcgm") and devices else ()))
     names = [name.replace("{branch}", branch).replace("{cuda}", cuda) for name in templates]
     packages = [one for name in names for one in _of_images(name, list(follow))]
     if not packages or any("{image}" in name for name in packages):
@@ -320,7 +332,34 @@ def choose(
         tuple(dict.fromkeys(optional)),
         tuple(name.replace("{branch}", branch) for key, name in entry.get("streams", {}).items() if key == flavor),
         fabric,
+        imex,
     )
+
+
+def _package_refusal(
+    settings: Mapping[str, Any],
+    entry: Mapping[str, Any],
+    system: Mapping[str, Any],
+    needs: tuple[str, str],
+    *,
+    imex: bool,
+) -> Refusal | None:
+    """Return why the packages of a source lack what a node needs: its fabric, IMEX, or the flavour of its modules."""
+    flavor, fabric = needs
+    wanted = {fabric: ("fabric manager", FABRICS[fabric])} if fabric else {}
+    wanted |= {"imex": ("IMEX", "multi-node NVLink (cluster_nvlink_domain)")} if imex else {}
+    title, source = system.get("__platform_title"), settings["source"]
+    for key, (software, machines) in wanted.items():
+        if not entry.get(key):
+            problem = f"{title} has no {software} in its {source} packages for machines with {machines}"
+            remedy = (
+                f"Choose another nvidia_driver_source, or install driver and {software} yourself and set `present`."
+            )
+            return Refusal("nvidia_driver_source", problem, remedy)
+    if entry.get(flavor):
+        return None
+    problem = f"{title} has no {flavor} kernel modules in its {source} packages"
+    return Refusal("nvidia_driver_source", problem, "Choose another nvidia_driver_source.")
 
 
 def _headers(

@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from provision.commands.nvidia_driver import PRESENT, Choice, choose, entry_of, system_refusal
+from provision.commands.nvidia_driver import PRESENT, Choice, chip_of, choose, entry_of, needs_imex, system_refusal
 from provision.commands.package_repositories import repository_paths
 from provision.components.base import Component, NodeState, Repository, RoleNeed, Setting, Variables
 from provision.components.common import is_whole_run, key_problems, package_manager, text
-from provision.facts import NodeFacts, Unknown, is_container, plain
+from provision.facts import NodeFacts, Unknown, is_container, plain, simulated
 from provision.model import CheckResult, Cluster, Node, PreflightCode
-from provision.model.cause import Cause, CauseKind
+from provision.model.cause import NODES, Cause, CauseKind
 from provision.model.reason import Wording, reason
 
 _SOURCE, _WITHOUT_GPU = "nvidia_driver_source", "nvidia_driver_without_gpu_enabled"
 _KERNELS, _BUILD_NODE = "nvidia_driver_kernels", "nvidia_driver_build_node"
+_MIG, _PERSISTENCE_MODE = "nvidia_driver_mig_mode", "nvidia_driver_persistence_mode"
 _URI, _KEY = "nvidia_driver_repository_uri", "nvidia_driver_repository_key"
+_MODES_FILES = ("/usr/local/lib/provision/nvidia-modes", "/etc/systemd/system/provision-nvidia-modes.service")
+_DOMAIN = "cluster_nvlink_domain"
+_IMEX_NODES = "/etc/nvidia-imex/nodes_config.cfg"
+_HARMLESS_CHECKS = frozenset(
+    {f"nvidia_driver.{name}" for name in ("nouveau", "persistence", "persistence_mode", "mig")}
+)
+"""Checks whose repair replaces no kernel module; a change of MIG mode is judged by the GPUs."""
 _REPOSITORY_SOURCES = ("cuda", "file")
 """The sources that need a repository of the driver."""
 
@@ -24,6 +32,22 @@ _REPOSITORY_SOURCES = ("cuda", "file")
 def is_requested(variables: Variables) -> bool:
     """Return whether the role installs a driver; a value with Jinja counts as a request."""
     return bool(variables.get(_SOURCE, PRESENT) != PRESENT)
+
+
+def _is_any_requested(variables: Variables) -> bool:
+    """Return whether the role installs a driver or sets modes of GPUs."""
+    return is_requested(variables) or bool(variables.get(_MIG) or variables.get(_PERSISTENCE_MODE))
+
+
+def _changes_mig(variables: Variables, facts: NodeFacts) -> bool:
+    """Return whether a run of the role changes the MIG mode of a GPU, which ends what uses it; True if unknown."""
+    mode = variables.get(_MIG)
+    if not mode or (is_container(facts) and not simulated(facts, "nvidia-smi")):
+        return False
+    if not plain(mode) or isinstance(facts.gpus, Unknown):
+        return True
+    modes = {now for gpu in facts.gpus if gpu.health.has_mig for now in (gpu.health.mig, gpu.health.mig_pending)}
+    return bool(modes - {mode == "enabled", None})
 
 
 def _gets_driver(variables: Variables, facts: NodeFacts) -> bool:
@@ -47,6 +71,7 @@ def _settings_of(variables: Variables) -> dict[str, Any]:
         # Headers are checked only where every node builds: the name of the node is not known here.
         "carried": bool(variables.get(_BUILD_NODE)),
         "dcgm": variables.get("nvidia_driver_dcgm_enabled") is True,
+        "in_domain": bool(text(variables, _DOMAIN)),
     }
 
 
@@ -80,18 +105,28 @@ def _is_loaded(facts: NodeFacts) -> bool:
 
 
 def _is_disruptive(causes: Sequence[Cause], state: NodeState) -> bool:
-    """A driver that is loaded may be replaced under a job. Without one, no job uses a GPU."""
+    """A driver that is loaded may be replaced under a job. Without one, no job uses a GPU. MIG mode ends jobs, too."""
+    if _changes_mig(state.node.variables, state.facts):
+        return True
     if not _gets_driver(state.node.variables, state.facts) or not _is_loaded(state.facts):
         return False
-    return any(_replaces(cause) for cause in causes)
+    has_imex = _needs_imex(state.node.variables, state.facts)
+    return any(_replaces(cause) for cause in causes if has_imex or cause.name != NODES)
+
+
+def _needs_imex(variables: Variables, facts: NodeFacts) -> bool:
+    """Return whether the node gets IMEX; a domain with Jinja counts as one."""
+    return needs_imex(_devices(facts), in_domain=bool(text(variables, _DOMAIN)))
 
 
 def _replaces(cause: Cause) -> bool:
     """Return whether a cause can replace or reload modules; files and the daemon do not."""
     if cause.kind is CauseKind.VARIABLE:
         return not COMPONENT.is_harmless(cause)
+    if cause.kind is CauseKind.FILE and cause.name == _IMEX_NODES:
+        return True  # the service is restarted
     harmless = {CauseKind.FILE, CauseKind.UNIT, CauseKind.NEED, CauseKind.PARTNER}
-    return cause.kind not in harmless and cause.name not in {"nvidia_driver.nouveau", "nvidia_driver.persistence"}
+    return cause.kind not in harmless and cause.name not in _HARMLESS_CHECKS
 
 
 def _replaces_packages(cause: Cause) -> bool:
@@ -100,6 +135,8 @@ def _replaces_packages(cause: Cause) -> bool:
 
 
 def _needs(causes: Sequence[Cause], state: NodeState) -> Iterator[RoleNeed]:
+    if _changes_mig(state.node.variables, state.facts):
+        yield RoleNeed("nvidia_container", reason("nvidia_driver.mig_changes"))
     if not _devices(state.facts) or not _gets_driver(state.node.variables, state.facts):
         return
     if is_whole_run(causes) or any(map(_replaces_packages, causes)):
@@ -112,19 +149,43 @@ def _is_missing(_: NodeState, result: CheckResult) -> bool:
     return result.reason.code in {"nvidia_driver.modules.missing", "nvidia_driver.modules.other_version"}
 
 
+def _is_startable(_: NodeState, result: CheckResult) -> bool:
+    """The role installs and starts IMEX; it replaces no package of another version."""
+    return result.reason.code != "nvidia_driver.imex.other_version"
+
+
+def _is_settable(_: NodeState, result: CheckResult) -> bool:
+    """The role sets the mode; a GPU that waits for a reset is reset by a person."""
+    return result.reason.code == "nvidia_driver.mig.differs"
+
+
 def _is_unblocked(_: NodeState, result: CheckResult) -> bool:
     """The role blocks nouveau; a loaded one is gone after a reboot."""
     return result.reason.code == "nvidia_driver.nouveau.not_blocked"
 
 
-def _settings(variables: Variables, _: NodeFacts) -> Iterator[Setting]:
-    """Yield what is wrong with the repository of the driver."""
+def _settings(variables: Variables, facts: NodeFacts) -> Iterator[Setting]:
+    """Yield what is wrong with the repository of the driver, and that a GPU has no MIG."""
+    yield from _mig_problems(variables, facts)
     if variables.get(_SOURCE) not in _REPOSITORY_SOURCES:
         return
     if variables.get(_SOURCE) == "file" and not variables.get(_URI):
         remedy = "Set it to the address of the site's mirror of NVIDIA's repository."
         yield PreflightCode.VARIABLE_MISSING, _URI, "is not set, which `file` requires", remedy
     yield from key_problems(_KEY, text(variables, _KEY), "the repository of the NVIDIA driver")
+
+
+def _mig_problems(variables: Variables, facts: NodeFacts) -> Iterator[Setting]:
+    """Yield that a GPU cannot have the requested MIG mode, by its driver, or by its chip if no driver answers."""
+    if variables.get(_MIG) != "enabled":
+        return
+    gpus = () if isinstance(facts.gpus, Unknown) else facts.gpus
+    names = sorted({gpu.name for gpu in gpus if not gpu.health.has_mig})
+    if not gpus:
+        names = sorted({f"10de:{one}" for one in _devices(facts) if (chip := chip_of(one)) and not chip.mig})
+    if names:
+        problem = f"{', '.join(names)} has no MIG mode"
+        yield PreflightCode.VARIABLE_INVALID, _MIG, problem, "Set it to an empty value for this node."
 
 
 def _system_settings(variables: Variables, system: Variables, facts: NodeFacts) -> Iterator[Setting]:
@@ -174,6 +235,8 @@ def _packages(variables: Variables, system: Variables, facts: NodeFacts) -> Iter
 
 
 def _files(variables: Variables, facts: NodeFacts) -> Iterator[str]:
+    if variables.get(_MIG) == "enabled" or variables.get(_PERSISTENCE_MODE):
+        yield from _MODES_FILES
     if _gets_driver(variables, facts):
         if variables.get(_SOURCE) in _REPOSITORY_SOURCES:
             yield from repository_paths("nvidia-driver", package_manager(facts))
@@ -184,6 +247,8 @@ def _files(variables: Variables, facts: NodeFacts) -> Iterator[str]:
         yield "/etc/modprobe.d/provision-nvidia-driver.conf"
         if _devices(facts):
             yield "/etc/modules-load.d/provision-nvidia-driver.conf"
+        if _needs_imex(variables, facts):
+            yield _IMEX_NODES
 
 
 COMPONENT = Component(
@@ -191,19 +256,27 @@ COMPONENT = Component(
     stack_components=("driver", "fabric_manager"),
     after=("rdma_stack",),  # the driver's peer memory module is built against the stack
     waits_with=("rdma_stack",),
-    is_requested=is_requested,
+    is_requested=_is_any_requested,
     reasons={
+        "nvidia_driver.mig_changes": Wording(
+            "MIG mode changes, and with it the devices that the CDI description lists"
+        ),
         "nvidia_driver.modules_change": Wording("the NVIDIA driver's kernel modules change, peer memory among them"),
         "nvidia_driver.libraries_change": Wording(
             "the NVIDIA driver's libraries change, which the CDI description lists"
         ),
     },
-    read_variables=(_SOURCE, _WITHOUT_GPU, _KERNELS, "nvidia_driver_persistence_enabled"),
+    read_variables=(
+        *(_SOURCE, _WITHOUT_GPU, _KERNELS, "nvidia_driver_persistence_enabled"),
+        *(_MIG, _PERSISTENCE_MODE, _DOMAIN),
+    ),
     harmless_variables=frozenset(
         {
             "nvidia_driver_dcgm_enabled",
             "nvidia_driver_persistence_enabled",
             "nvidia_driver_signing_certificate",
+            _MIG,  # a change of the mode itself is judged by the GPUs
+            _PERSISTENCE_MODE,
             _WITHOUT_GPU,
             _KERNELS,
             _BUILD_NODE,
@@ -216,10 +289,16 @@ COMPONENT = Component(
     never_fixes=frozenset(
         {
             "nvidia_driver.build",  # headers, compiler or sources: another apply would fail in the same way
+            "nvidia_driver.firmware",  # only reported
             "nvidia_driver.signature",  # the certificate is enrolled at the console
         }
     ),
-    fixes_if={"nvidia_driver.modules": _is_missing, "nvidia_driver.nouveau": _is_unblocked},
+    fixes_if={
+        "nvidia_driver.imex": _is_startable,
+        "nvidia_driver.mig": _is_settable,
+        "nvidia_driver.modules": _is_missing,
+        "nvidia_driver.nouveau": _is_unblocked,
+    },
     settings=_settings,
     system_settings=_system_settings,
     cluster_settings=_cluster_settings,

@@ -29,6 +29,8 @@ class Gpu:
     health: GpuHealth = field(default_factory=GpuHealth)
     instances: tuple[str, ...] = ()
     """UUIDs of its MIG instances."""
+    confidential: bool | None = None
+    """Whether confidential computing is on, on the whole node; None if it is not reported, as before Hopper."""
     minor: int | None = None
     """N of its device file ``/dev/nvidiaN``, which can differ from the index; None if it is unknown."""
 
@@ -66,6 +68,7 @@ for try in 1 2 3 4 5 6 7 8; do
     clocks_event_reasons.*) without "$field"; more=$more,clocks_throttle_reasons.active;;
     remapped_rows.*) without 'remapped_rows.*'; rows=apart;;
     fabric.*) without 'fabric.*';;
+    mig.*) without 'mig.*';;
     *) before=$more; without "$field"; [ "$more" != "$before" ] || more=;;
   esac
   [ "$try" -lt 7 ] || more=
@@ -89,6 +92,7 @@ for instance in /proc/driver/nvidia/capabilities/gpu*/mig/gi*; do
   break
 done
 [ $code -eq 0 ] || exit $code
+case $answer in *', 9.0,'*|*', 10.'*|*', 12.'*) echo '== confidential'; nvidia-smi conf-compute -f;; esac
 echo '== minors'
 if [ -e /usr/share/provision/simulated/gpus ]; then
   nvidia-smi --query-gpu=pci.bus_id,minor_number --format=csv
@@ -104,6 +108,7 @@ exit 0
 """
 _MINORS = "== minors\n"
 _INSTANCES = "== instances\n"
+_CONFIDENTIAL = "== confidential\n"
 
 
 class GpusFact:
@@ -111,8 +116,8 @@ class GpusFact:
 
     One query returns identity and health. A driver rejects the whole query if it does not know one field; the query is
     then repeated without that field. Drivers before 535 report remapped rows only in a separate query. GPUs in MIG mode
-    need one more query for the UUIDs of their instances. A driver that is installed on a node without a GPU cannot be
-    loaded, so that nvidia-smi fails; such a node has no GPUs.
+    need one more query for the UUIDs of their instances, and GPUs since Hopper one for confidential computing. A driver
+    that is installed on a node without a GPU cannot be loaded, so that nvidia-smi fails; such a node has no GPUs.
     """
 
     name: ClassVar[str] = "gpus"
@@ -133,6 +138,7 @@ class GpusFact:
         if raw.exit_code != 0:
             return Unknown(f"nvidia-smi failed: {raw.last_line()}")
         answers, _, numbers = raw.stdout.partition(_MINORS)
+        answers, _, confidential = answers.partition(_CONFIDENTIAL)
         report, _, listed = answers.partition(_INSTANCES)
         first, _, second = report.partition("== remapped rows")
         table = _table(first, "index")
@@ -141,8 +147,14 @@ class GpusFact:
         rows = {row.get("gpu_bus_id", ""): row for row in _table(second, "gpu_bus_id") or ()}
         gpus = (_gpu({**rows.get(row.get("pci.bus_id", ""), {}), **row}) for row in table)
         instances, minors = _instances(listed), _minors(numbers)
+        state = re.search(r"^CC status: (ON|OFF)$", confidential, re.MULTILINE)
         return tuple(
-            replace(gpu, instances=instances.get(gpu.uuid, ()), minor=minors.get(bus_address(gpu.bus_id)))
+            replace(
+                gpu,
+                instances=instances.get(gpu.uuid, ()),
+                minor=minors.get(bus_address(gpu.bus_id)),
+                confidential=state[1] == "ON" if state else None,
+            )
             for gpu in gpus
             if gpu is not None
         )

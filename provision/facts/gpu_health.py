@@ -27,6 +27,8 @@ FIELDS = (
     "remapped_rows.uncorrectable",
     "remapped_rows.pending",
     "remapped_rows.failure",
+    "mig.mode.pending",
+    "persistence_mode",
 )
 """Fields of ``nvidia-smi --query-gpu`` in addition to the identity."""
 
@@ -43,6 +45,12 @@ class GpuHealth:
 
     mig: bool = False
     """Whether MIG mode is on: then NVLinks are not in use and some counts are not reported."""
+    mig_pending: bool | None = None
+    """MIG mode after the next reset of the GPU; None if it is not reported."""
+    has_mig: bool = False
+    """Whether the GPU has a MIG mode."""
+    persistence: bool | None = None
+    """Whether persistence mode is on."""
     ecc: bool | None = None
     ecc_pending: bool | None = None
     """The ECC mode after the next reset."""
@@ -85,6 +93,9 @@ def health(cells: Mapping[str, str]) -> GpuHealth:
 
     return GpuHealth(
         mig=value("mig.mode.current") == "Enabled",
+        mig_pending=_flag(value("mig.mode.pending")),
+        has_mig=_flag(value("mig.mode.current")) is not None,
+        persistence=_flag(value("persistence_mode")),
         ecc=_flag(value("ecc.mode.current")),
         ecc_pending=_flag(value("ecc.mode.pending")),
         uncorrected=number("ecc.errors.uncorrected.volatile.total"),

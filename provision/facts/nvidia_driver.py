@@ -51,6 +51,10 @@ class NvidiaDriver:
     persistence: str = ""
     """State of nvidia-persistenced.service: ``active``, ``inactive``, ``failed``; empty without the unit."""
     persistence_enabled: bool = False
+    imex: str = ""
+    """State of nvidia-imex.service; empty without the unit."""
+    gsp: tuple[str, ...] = ()
+    """Versions of the firmware on the GPUs' system processors, as the driver reports them; ``N/A`` for one without."""
     messages: tuple[str, ...] = ()
     """Kernel messages of the driver (NVRM) if it is installed but not loaded."""
 
@@ -89,6 +93,15 @@ if [ -n "$some" ]; then
     [ -e "$folder/nvidia-persistenced.service" ] || continue
     systemctl show -p ActiveState -p UnitFileState nvidia-persistenced.service; break
   done
+  for folder in /etc/systemd/system /usr/lib/systemd/system /lib/systemd/system; do
+    [ -e "$folder/nvidia-imex.service" ] || continue
+    state=$(systemctl show -p ActiveState nvidia-imex.service); echo "imex=${state#ActiveState=}"; break
+  done
+  for file in /proc/driver/nvidia/gpus/*/information; do
+    while IFS=: read -r key value; do
+      [ "$key" != 'GPU Firmware' ] || { set -- $value; echo "gsp=$1"; }
+    done 2>/dev/null <"$file"
+  done
   [ -d /sys/module/nvidia ] || [ ! -r "/lib/modules/$PROBE_RELEASE/modules.dep" ] ||
     ! grep -qE '(^|/)nvidia([-_](current|legacy|tesla)[^/]*)?\.ko' "/lib/modules/$PROBE_RELEASE/modules.dep" ||
     dmesg 2>/dev/null | grep -E 'NVRM|nvidia' | tail -n 20 | while IFS= read -r line; do echo "kernel=$line"; done
@@ -100,7 +113,7 @@ exit 0
         """Ignore lines of another form."""
         devices: dict[str, list[NvidiaDevice]] = {"gpus": [], "switches": []}
         trees: list[DkmsTree] = []
-        messages = []
+        messages, gsp = [], []
         pairs = raw.pairs()
         for line in raw.lines():
             key, _, value = line.partition("=")
@@ -113,6 +126,8 @@ exit 0
             elif key == "make" and trees and len(trees[-1].errors) < _ERRORS:
                 last = trees.pop()
                 trees.append(DkmsTree(last.name, last.version, last.built, (*last.errors, value[:400])))
+            elif key == "gsp" and re.fullmatch(r"[0-9.]{1,30}|N/A", value):
+                gsp.append(value)
             elif key == "kernel":
                 messages.append(value[:400])
         return NvidiaDriver(
@@ -122,5 +137,7 @@ exit 0
             nouveau_blocked=pairs.get("blocked") == "yes",
             persistence=pairs.get("ActiveState", ""),
             persistence_enabled=pairs.get("UnitFileState", "") in _ENABLED,
+            gsp=tuple(dict.fromkeys(gsp)),
+            imex=pairs.get("imex", "")[:40],
             messages=tuple(messages[-_ERRORS:]),
         )

@@ -159,7 +159,10 @@ def _with_words(text: str) -> tuple[str, frozenset[str]]:
 
 @lru_cache(maxsize=2)
 def _nodes(cluster: Same[Cluster]) -> str:
-    addresses = {node.name: [node.variables.get(name) for name in _ADDRESS] for node in cluster.it.nodes}
+    addresses = {
+        node.name: [*map(node.variables.get, _ADDRESS), *filter(None, [node.variables.get("cluster_nvlink_domain")])]
+        for node in cluster.it.nodes
+    }
     return hashlib.sha256(_text(addresses).encode()).hexdigest()
 
 

@@ -199,7 +199,13 @@ class Programs:
         monkeypatch.setattr(
             module, "text", lambda path: self.loaded_version if path == "/sys/module/nvidia/version" else text(path)
         )
-        self.params: dict[str, Any] = {"persistence": True, "disruptive": False, "fabric": "", "dcgm": False}
+        self.params: dict[str, Any] = {
+            "persistence": True,
+            "disruptive": False,
+            "fabric": "",
+            "dcgm": False,
+            "imex": "",
+        }
         self.run_command_environ_update: dict[str, str] = {}
 
     def run_command(self, argv: list[str]) -> tuple[int, str, str]:
@@ -393,6 +399,51 @@ def test_dcgm_is_started_last_and_named_if_it_fails(node: Programs) -> None:
     assert node.start(dcgm=True)["ok"]
 
 
+@pytest.fixture
+def imex_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The list of nodes for IMEX."""
+    monkeypatch.setattr(module, "IMEX_NODES", str(tmp_path / "state/imex"))
+    file = tmp_path / "nodes_config.cfg"
+    file.write_text("10.0.0.1\n10.0.0.2\n")
+    return file
+
+
+def imex_calls(node: Programs) -> list[str]:
+    """Return the starts and stops of IMEX, and forget all calls."""
+    calls = [line.split()[1] for line in node.commands if line.endswith(module.IMEX_UNIT)]
+    node.commands = []
+    return [word for word in calls if word in {"start", "stop"}]
+
+
+def test_imex_is_started_again_for_another_list_of_nodes(node: Programs, imex_nodes: Path) -> None:
+    """Only on an idle node or with consent; once for each list."""
+    node.failing = {module.IMEX_UNIT}
+    assert not node.start(imex=str(imex_nodes))["ok"]
+    assert imex_calls(node) == ["start"]
+    node.failing = {f"is-active {module.IMEX_UNIT}", f"is-enabled {module.IMEX_UNIT}"}
+    assert node.start(imex=str(imex_nodes))["ok"]
+    node.failing = set()
+    assert imex_calls(node) == ["start"]
+    assert node.start(imex=str(imex_nodes))["ok"]
+    assert imex_calls(node) == []
+
+    imex_nodes.write_text("10.0.0.1\n")
+    outcome = node.start(imex=str(imex_nodes))
+    assert (outcome["ok"], outcome["cause"]) == (False, "imex")
+    assert imex_calls(node) == []
+    node.start(imex=str(imex_nodes), disruptive=True)
+    assert imex_calls(node)[0] == "stop"
+
+
+def test_imex_of_another_version_is_named_by_its_own_words(node: Programs, imex_nodes: Path) -> None:
+    """It ends at once."""
+    node.failing = {module.IMEX_UNIT}
+    outcome = node.start(imex=str(imex_nodes))
+
+    assert (outcome["ok"], outcome["cause"]) == (False, "imex")
+    assert "exactly the version of the driver" in outcome["remedy"]
+
+
 # The role's expressions
 
 
@@ -495,6 +546,7 @@ def test_a_version_that_replaces_a_loaded_driver_waits_for_jobs() -> None:
 
 CHECKS = {
     "driver": "Check that there is a driver for the node",
+    "domain": "Check that the addresses of the NVLink domain are known",
     "elsewhere": "Check that no driver from elsewhere is installed",
     "signature": "Check that the kernel accepts the modules",
     "jobs": "Check that no job uses the driver that would be replaced",
@@ -635,6 +687,34 @@ def test_a_machine_with_switches_starts_its_fabric_manager_at_boot() -> None:
     assert "datacenter-gpu-manager-4-cuda13" in dcgm.value("__nvidia_driver_choice.packages")
     assert "ib_umad" not in switches.value("__nvidia_driver_files")[1]["content"]
     assert b200.value("__nvidia_driver_files")[1]["content"].endswith("\nib_umad\nnvidia\nnvidia_uvm\n")
+
+
+DOMAIN = {
+    "groups": {"all": ["gpu1", "gpu2", "gpu3"], "gpu_nodes": ["gpu3", "gpu2", "gpu1"]},
+    "hostvars": {
+        "gpu1": {"cluster_nvlink_domain": "rack1"},
+        "gpu2": {},
+        "gpu3": {"cluster_nvlink_domain": "rack1"},
+    },
+    "cluster_nvlink_domain": "rack1",
+    "nvidia_driver_source": "cuda",
+}
+
+
+def test_imex_gets_the_addresses_of_its_nvlink_domain() -> None:
+    """One per line, in the same order on all of its nodes; an unknown address is refused before the installation."""
+    ubuntu = systems(roles_folder())["ubuntu_24.04"] | {"platform_node": {"packages": {"linux-image-generic": "6.8"}}}
+    addresses = {"gpu1": "10.0.0.1", "gpu2": "10.0.0.2", "gpu3": "10.0.0.3"}
+    one = role({"gpus": ["2940"]}, **ubuntu, **DOMAIN, platform_data_addresses=addresses)
+
+    assert [file["content"] for file in one.value("__nvidia_driver_imex_files")] == ["10.0.0.1\n10.0.0.3\n"]
+    assert "nvidia-imex" in one.value("__nvidia_driver_choice.packages")
+    assert "nvidia-imex.service" in one.value("__nvidia_driver_units")
+    assert "/etc/nvidia-imex/nodes_config.cfg" in one.value("__nvidia_driver_present_files")
+    assert one.holds("preflight", CHECKS["domain"])
+    unknown = role({"gpus": ["2940"]}, **ubuntu, **DOMAIN, platform_data_addresses={"gpu1": "10.0.0.1"})
+    assert not unknown.holds("preflight", CHECKS["domain"])
+    assert "those of gpu3 are unknown" in unknown.says("preflight", CHECKS["domain"])
 
 
 @pytest.mark.parametrize(

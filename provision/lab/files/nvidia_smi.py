@@ -1,13 +1,14 @@
 #!/usr/bin/python3 -IS
 """SIMULATED nvidia-smi: prints the machine described in /etc/provision-lab/machine.json as the real tool would.
 
-It stands on lab nodes, which have no GPU. Standard library only, one file. It never touches hardware and changes
-nothing; what it cannot answer it refuses. Formats follow the real tool's, which programs read; every output says
-SIMULATED: in the table's head for people, on stderr where a program reads stdout.
+It stands on lab nodes, which have no GPU. Standard library only, one file. It never touches hardware; what it cannot
+answer it refuses. Modes that -mig and -pm set are in modes.json beside the machine's file. Formats follow the real
+tool's, which programs read; every output says SIMULATED: in the table's head for people, on stderr where a program
+reads stdout.
 
 Faults in faults.json beside the machine's file show in its answers: GPU number or "all" -> query field -> what is
-printed. Three more keys: "nvlink.inactive" lists links that are down, and that topo -m lacks too, "missing" hides the
-GPU, "hang" is for how many seconds every call hangs. For example:
+printed. Four more keys: "nvlink.inactive" lists links that are down, and that topo -m lacks too, "missing" hides the
+GPU, "hang" is for how many seconds every call hangs, "in_use" lets MIG mode wait for a reset. For example:
 {"1": {"ecc.errors.uncorrected.volatile.total": "3", "nvlink.inactive": "4 5"}, "all": {"hang": "60"}}
 """
 
@@ -22,11 +23,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-FAULTS = "faults.json"
-"""File next to the machine's file."""
+FAULTS, MODES = "faults.json", "modes.json"
+"""Files next to the machine's file."""
 MACHINE = os.environ.get("PROVISION_LAB_MACHINE_FILE", "/etc/provision-lab/machine.json")
 NOTICE = "SIMULATED: this nvidia-smi belongs to a provision lab; it describes {}, and there is no GPU here"
-OK, BAD_USE, NO_DEVICE, NO_DRIVER = 0, 2, 6, 9
+OK, BAD_USE, NOT_PERMITTED, NO_DEVICE, NO_DRIVER = 0, 2, 4, 6, 9
 ALIASES = {"gpu_name": "name", "gpu_uuid": "uuid", "gpu_bus_id": "pci.bus_id", "gpu_serial": "serial"}
 UNITS = {
     "MiB": ("memory.total", "memory.used", "memory.free", "memory.reserved"),
@@ -50,7 +51,16 @@ REMAPPED = ("gpu_bus_id", "gpu_uuid", "remapped_rows.correctable", "remapped_row
 REMAPPED_FLAGS = ("remapped_rows.pending", "remapped_rows.failure")
 SINCE = {"compute_cap": (510,), "clocks_event_reasons.active": (535, 54)}
 """Query fields that older drivers refuse."""
-BEHAVIOUR = ("nvlink.inactive", "missing", "hang")
+SETTINGS = {"multi-instance-gpu": "mig.mode", "persistence-mode": "persistence_mode"}
+STATES = {"0": ("Disabled", "disable"), "1": ("Enabled", "enable")}
+IN_USE = (
+    "Warning: MIG mode is in pending {1} state for GPU {0}:In use by another client\n"
+    "{0} is currently being used by one or more other processes (e.g. CUDA application or a monitoring application "
+    "such as another instance of nvidia-smi). Please first kill all processes using the device and retry the command "
+    "or reboot the system to make MIG mode effective."
+)
+NOT_SUPPORTED = "Unable to {1} MIG Mode for GPU {0}: Not Supported\nTreating as warning and moving on."
+BEHAVIOUR = ("nvlink.inactive", "missing", "hang", "in_use")
 """Faults that are not query fields."""
 
 
@@ -135,7 +145,7 @@ def load_machine() -> "dict[str, Any]":
         digest = hashlib.sha256(f"{seed} {machine['name']} {index}".encode()).hexdigest()
         gpu["uuid"], gpu["serial"] = uuid_of(digest), str(int(digest[32:44], 16))[:13].zfill(13)
         gpu["minor"] = index
-    faults = load_faults()
+    faults = load_file(FAULTS)
     for index, gpu in enumerate(machine["gpus"]):
         faulty = {**gpu["override"], **faults.get("all", {}), **faults.get(str(index), {})}
         gpu["behaviour"] = {key: str(faulty[key]) for key in BEHAVIOUR if key in faulty}
@@ -152,9 +162,10 @@ def load_machine() -> "dict[str, Any]":
     visible = [index for index in visible if "missing" not in machine["gpus"][index]["behaviour"]]
     machine["rows"] = [*visible, *range(len(machine["gpus"]), len(machine["matrix"]))]
     machine["gpus"] = [machine["gpus"][index] for index in visible]
+    modes = load_file(MODES)
     for index, gpu in enumerate(machine["gpus"]):
         gpu["index"] = index
-        gpu["values"] = {**values(machine, gpu), **gpu["override"]}
+        gpu["values"] = {**values(machine, gpu), **modes.get(gpu["uuid"], {}), **gpu["override"]}
     return machine
 
 
@@ -169,16 +180,16 @@ def read(path: str) -> str:
         return stream.read()
 
 
-def load_faults() -> "dict[str, Any]":
-    """Read the faults next to the machine's file; most nodes have none."""
+def load_file(name: str) -> "dict[str, Any]":
+    """Read the faults or modes next to the machine's file; most nodes have none."""
     try:
-        faults: "dict[str, Any]" = json.loads(read(os.path.join(os.path.dirname(MACHINE), FAULTS)))
+        faults: "dict[str, Any]" = json.loads(read(os.path.join(os.path.dirname(MACHINE), name)))
     except OSError:
         return {}
     except ValueError as error:
-        raise Refused(f"the SIMULATED faults in {FAULTS} cannot be read: {error}") from None
+        raise Refused(f"the SIMULATED faults in {name} cannot be read: {error}") from None
     if not isinstance(faults, dict) or not all(isinstance(fault, dict) for fault in faults.values()):
-        raise Refused(f"the SIMULATED faults in {FAULTS} are not GPU -> field -> value")
+        raise Refused(f"the SIMULATED faults in {name} are not GPU -> field -> value")
     return faults
 
 
@@ -199,8 +210,12 @@ def answer(machine: "dict[str, Any]", arguments: "list[str]") -> "tuple[bool, st
         text = topology(machine, options)
     elif words == ["nvlink"]:
         text = nvlinks(machine, gpus)
+    elif words == ["conf-compute"] and "get-cc-feature" in options:
+        text = "CC status: OFF\n"
     elif words:
         raise Refused(f"Invalid combination of input arguments: the SIMULATED nvidia-smi has no {words[0]}.")
+    elif set(options) & set(SETTINGS):
+        text = set_modes(gpus, options)
     elif "query-gpu" in options or "query-remapped-rows" in options:
         text = query(machine, gpus, options)
     elif "query-compute-apps" in options:
@@ -214,12 +229,47 @@ def answer(machine: "dict[str, Any]", arguments: "list[str]") -> "tuple[bool, st
     return for_people, text
 
 
+def set_modes(gpus: "list[dict[str, Any]]", options: "dict[str, str]") -> str:
+    """Answer ``-mig`` and ``-pm``: change the modes of the GPUs, which are stored."""
+    modes, lines = load_file(MODES), []
+    for option in sorted(set(options) & set(SETTINGS)):
+        if options[option] not in STATES:
+            raise Refused(f'Invalid combination of input arguments: "{options[option]}" is neither 0 nor 1.')
+        state, verb = STATES[options[option]]
+        for gpu in gpus:
+            bus, now, own = gpu["values"]["pci.bus_id"], gpu["values"], modes.setdefault(gpu["uuid"], {})
+            if option == "persistence-mode":
+                words = (
+                    "Persistence mode is already {1} for GPU {0}."
+                    if now["persistence_mode"] == state
+                    else ("{1} persistence mode for GPU {0}.")
+                )
+                own["persistence_mode"] = state
+            elif now["mig.mode.current"] == "[N/A]":
+                words = NOT_SUPPORTED
+            elif "in_use" in gpu["behaviour"] and now["mig.mode.current"] != state:
+                own["mig.mode.pending"], words = state, IN_USE
+            else:
+                own["mig.mode.current"] = own["mig.mode.pending"] = state
+                words = "{1} MIG Mode for GPU {0}"
+            lines.append(words.format(bus, verb if words in (IN_USE, NOT_SUPPORTED) else state))
+    try:
+        with open(os.path.join(os.path.dirname(MACHINE), MODES), "w", encoding="utf-8") as stream:
+            json.dump(modes, stream)
+    except OSError as error:
+        raise Refused(
+            f"Unable to change the SIMULATED modes: Insufficient Permissions ({error})", NOT_PERMITTED
+        ) from None
+    return "\n".join([*lines, "All done.", ""])
+
+
 def read_options(arguments: "list[str]") -> "tuple[list[str], dict[str, str]]":
     """Split a command line into words and options, ``-i 0``, ``--id 0`` and ``--id=0`` alike."""
     short = {"-L": "list-gpus", "-q": "query", "-x": "xml", "-i": "id", "-m": "matrix", "-s": "status", "-h": "help"}
-    short.update({"-l": "loop", "-lms": "loop-ms"})
-    flags = {"list-gpus", "query", "xml", "matrix", "status", "help"}
-    valued = {"id", "query-gpu", "query-remapped-rows", "query-compute-apps", "format", "loop", "loop-ms"}
+    short["-f"] = "get-cc-feature"
+    short.update({"-l": "loop", "-lms": "loop-ms", "-mig": "multi-instance-gpu", "-pm": "persistence-mode"})
+    flags = {"list-gpus", "query", "xml", "matrix", "status", "help", "get-cc-feature"}
+    valued = {"id", "query-gpu", "query-remapped-rows", "query-compute-apps", "format", "loop", "loop-ms", *SETTINGS}
     words, options, rest = [], {}, list(arguments)
     while rest:
         word = rest.pop(0)

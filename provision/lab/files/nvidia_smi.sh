@@ -6,9 +6,9 @@ folder=/run/provision-lab machine=${PROVISION_LAB_MACHINE_FILE:-/etc/provision-l
 cached=
 case $words in
   *timestamp*|*utilization*) ;;
-  --query-gpu=*|--query-remapped-rows=*|'nvlink --status'|'topo -m') cached=$folder/${1%%[= ]*}.${#words};;
+  --query-gpu=*|--query-remapped-rows=*|'nvlink --status'|'topo -m'|'conf-compute -f') cached=$folder/${1%%[= ]*}.${#words};;
 esac
-if [ -n "$cached" ] && [ ! -e "${machine%/*}/faults.json" ]; then
+if [ -n "$cached" ] && [ ! -e "${machine%/*}/faults.json" ] && [ ! -e "${machine%/*}/modes.json" ]; then
   stamp=$(stat --printf '%i.%.9Z-' "$0" "$machine" /etc/machine-id 2>/dev/null) || cached=
   if [ -n "$cached" ] && [ -r "$cached" ]; then
     { read -r before && read -r asked && read -r notice && [ "$before" = "$stamp" ] && [ "$asked" = "$words" ] &&

@@ -16,6 +16,7 @@ options:
   persistence: {description: 'action=start: whether the persistence daemon runs.', type: bool, default: false}
   fabric: {description: 'action=start: nvswitch or nvlink5 if the fabric manager runs.', type: str, default: ""}
   dcgm: {description: 'action=start: whether DCGM runs.', type: bool, default: false}
+  imex: {description: 'action=start: the list of nodes with which IMEX runs. Empty: it does not.', type: str, default: ""}
   disruptive: {description: 'action=start: whether a loaded driver may be replaced.', type: bool, default: false}
 author: [provision]
 """
@@ -38,10 +39,12 @@ OWN_FILE = "/etc/modprobe.d/provision-nvidia-driver.conf"
 UNIT = "nvidia-persistenced.service"
 FABRIC_UNIT = "nvidia-fabricmanager.service"
 DCGM_UNIT = "nvidia-dcgm.service"
-SERVICES = (UNIT, FABRIC_UNIT, DCGM_UNIT, "dcgm.service")
+IMEX_UNIT = "nvidia-imex.service"
+SERVICES = (UNIT, FABRIC_UNIT, IMEX_UNIT, DCGM_UNIT, "dcgm.service")
 MODULES = ("nvidia_peermem", "nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia")
 REBUILT = "/var/lib/provision/nvidia_driver/initramfs"  # the checksum of the files of the last rebuild
 ENABLED = ("enabled", "enabled-runtime", "static", "indirect", "generated", "alias")
+IMEX_NODES = "/var/lib/provision/nvidia_driver/imex"  # the checksum of the list of nodes with which IMEX was started
 LOAD_SECONDS = "120"
 
 
@@ -131,7 +134,7 @@ class Start:
 
     def outcome(self):
         """Bring the driver to its desired state; return the outcome."""
-        failure = self._unload_others() or self._load() or self._fabric()
+        failure = self._unload_others() or self._load() or self._fabric() or self._imex()
         self._daemon(running=self.module.params["persistence"] and not failure)
         return failure or self._dcgm() or result(ok=True)
 
@@ -202,6 +205,24 @@ class Start:
         remedy = "Install it in exactly the version of the driver, then read `journalctl -b -u {}` on the node."
         return self._service(FABRIC_UNIT, "fabric_manager", "the fabric manager does not start", remedy)
 
+    def _imex(self):
+        """Start IMEX, which requires exactly the version of the driver; start it again for another list of nodes."""
+        if not self.module.params["imex"]:
+            return None
+        digest = hashlib.sha256(data(self.module.params["imex"])).hexdigest()
+        is_active = self._run(["systemctl", "is-active", "--quiet", IMEX_UNIT])[0] == 0
+        if is_active and text(IMEX_NODES).strip() != digest:
+            if not self.module.params["disruptive"]:
+                explanation = "IMEX runs with another list of nodes, and a restart would end jobs on several nodes"
+                return result("imex", explanation, "Apply again when the node is idle.")
+            record_unit(self.module, IMEX_UNIT)
+            self._run(["systemctl", "stop", IMEX_UNIT])
+        remedy = "Install it in exactly the version of the driver, then read `journalctl -b -u {}` on the node."
+        failure = self._service(IMEX_UNIT, "imex", "IMEX does not start", remedy)
+        if not failure and text(IMEX_NODES).strip() != digest:
+            replace(IMEX_NODES, (digest + "\n").encode())
+        return failure
+
     def _dcgm(self):
         """Start DCGM."""
         if not self.module.params["dcgm"]:
@@ -271,6 +292,7 @@ def main():
             "persistence": {"type": "bool", "default": False},
             "fabric": {"type": "str", "default": ""},
             "dcgm": {"type": "bool", "default": False},
+            "imex": {"type": "str", "default": ""},
             "disruptive": {"type": "bool", "default": False},
         },
         supports_check_mode=True,

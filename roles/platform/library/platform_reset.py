@@ -36,6 +36,7 @@ from ansible.module_utils.platform_undo_database import UNIT as DATABASE_UNIT
 from ansible.module_utils.platform_undo_database import Database
 from ansible.module_utils.platform_undo_docker import Engine
 from ansible.module_utils.platform_undo_files import Step, file_step, folder_steps
+from ansible.module_utils.platform_undo_gpus import mode_steps
 from ansible.module_utils.platform_undo_kernel import (
     argument_steps,
     depmod_steps,
@@ -90,7 +91,7 @@ class Reset:
             origin.record_names(kind)
             for kind in (
                 *("files", "folders", "packages", "units", "images", "sysctls", "mtus", "governors"),
-                *("kernel_arguments", "pci", "roce", "qos", "link_names", "irqs"),
+                *("kernel_arguments", "pci", "roce", "qos", "link_names", "irqs", "gpu_modes"),
             )
         )
         self.files = origin.records("files")
@@ -151,6 +152,7 @@ class Reset:
         steps_in_order += [*self.database.first_steps(), *self._stop_steps({DATABASE_UNIT} & daemons)]
         steps_in_order += [
             *self._unit_steps(),
+            *mode_steps(self.module, self.left),
             *qos_steps(self.module, self.left),
             *roce_steps(self.left),
             *module_steps(self.module),

@@ -15,6 +15,7 @@ from provision.facts.peer_modules import NvidiaModules
 from provision.facts.system import Kind, NodeKind
 from provision.model import CheckResult, CheckStatus
 from provision.report.reasons import message, remedy
+from tests.unit.checks.conftest import gpu as nvidia_gpu
 from tests.unit.checks.conftest import healthy
 
 PASS, WARN, FAIL, SKIP = CheckStatus.PASS, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.SKIP
@@ -101,9 +102,13 @@ def test_a_fault_fails_a_requested_driver_and_warns_of_another(
 
 
 def test_a_healthy_driver_passes_with_and_without_a_request(judged: Judged) -> None:
-    """All five checks."""
+    """All five checks; modes of GPUs are not requested, and IMEX is not needed."""
+    modes = {"nvidia_driver.mig", "nvidia_driver.persistence_mode"}
     for variables in ({}, REQUEST):
         results = {name: one for name, one in judged(variables=variables).items() if name.startswith("nvidia_driver.")}
+        assert {results.pop(name).reason.code for name in modes} == {"nvidia_driver.modes.unset"}
+        assert results.pop("nvidia_driver.firmware").reason.code == "nvidia_driver.firmware.none"
+        assert results.pop("nvidia_driver.imex").reason.code == "nvidia_driver.imex.not_needed"
 
         assert {one.status for one in results.values()} == {PASS}
         assert len(results) == 5
@@ -242,3 +247,108 @@ def test_an_installed_driver_of_another_version_is_reported(
 
     assert result.reason.code == f"nvidia_driver.modules.{code}"
     assert (result.status is PASS) == (code == "ok")
+
+
+def mig(*states: str) -> dict[str, Any]:
+    """Return GPUs by their MIG modes, now and after a reset: on, off, or - without MIG."""
+    flags = {"on": True, "off": False, "-": False}
+    pairs = [state.split(">") for state in states]
+    return {
+        "gpus": tuple(
+            nvidia_gpu(index, mig=flags[now], mig_pending=None if now == "-" else flags[later], has_mig=now != "-")
+            for index, (now, later) in enumerate(pairs)
+        )
+    }
+
+
+MIG = [
+    ("enabled", ("on>on", "on>on"), PASS, "ok"),
+    ("enabled", ("on>on", "off>off"), FAIL, "differs"),
+    ("enabled", ("on>on", "off>on"), FAIL, "reset"),
+    ("enabled", ("on>off",), FAIL, "differs"),
+    ("enabled", ("on>on", "->-"), FAIL, "unsupported"),
+    ("disabled", ("off>off", "->-"), PASS, "ok"),
+    ("disabled", ("on>on",), FAIL, "differs"),
+    ("disabled", ("on>off",), FAIL, "reset"),
+    ("", ("on>on",), SKIP, ""),
+]
+
+
+@pytest.mark.parametrize(("mode", "gpus", "status", "code"), MIG)
+@pytest.mark.parametrize("source", ["present", "distribution"])
+def test_the_mig_mode_is_that_of_the_inventory(
+    judged: Judged, source: str, mode: str, gpus: tuple[str, ...], status: CheckStatus, code: str
+) -> None:
+    """With any source of the driver. A GPU that waits for a reset is reported as that."""
+    result = judged(variables={"nvidia_driver_source": source, "nvidia_driver_mig_mode": mode}, **mig(*gpus))[
+        "nvidia_driver.mig"
+    ]
+
+    assert (result.status, result.reason.code) == (
+        status,
+        f"nvidia_driver.mig.{code}" if code else "nvidia_driver.modes.unset",
+    )
+    assert code != "reset" or "nvidia-smi --gpu-reset -i" in str(remedy(result.reason, "gpu1"))
+
+
+@pytest.mark.parametrize(("state", "status"), [(True, PASS), (False, FAIL), (None, FAIL)])
+def test_the_persistence_mode_is_that_of_the_inventory(judged: Judged, state: bool | None, status: CheckStatus) -> None:  # noqa: FBT001
+    """A GPU that does not report it does not have it."""
+    gpus = (nvidia_gpu(0, persistence=True), nvidia_gpu(1, persistence=state))
+
+    result = judged(variables={"nvidia_driver_persistence_mode": "enabled"}, gpus=gpus)[
+        "nvidia_driver.persistence_mode"
+    ]
+    assert result.status is status
+
+
+def test_modes_on_a_container_node_belong_to_its_host(judged: Judged) -> None:
+    """Unless its GPUs are SIMULATED."""
+    facts = {"kind": Kind(NodeKind.CONTAINER, "docker", sysctls_writable=False), **mig("off>off")}
+    for simulated, code in (({}, "nvidia_driver.container"), ({"nvidia-smi": "x"}, "nvidia_driver.mig.differs")):
+        result = judged(variables={"nvidia_driver_mig_mode": "enabled"}, simulated=simulated, **facts)
+        assert result["nvidia_driver.mig"].reason.code == code
+
+
+@pytest.mark.parametrize(
+    ("packages", "state", "code"),
+    [
+        ({}, "", "missing"),
+        ({"nvidia-imex-550": "550.54.15-1"}, "active", "other_version"),
+        ({"nvidia-imex": "3:550.90-1.el9"}, "failed", "not_active"),
+        ({"nvidia-imex-550": "550.90-0ubuntu1"}, "active", "ok"),
+    ],
+)
+def test_imex_has_exactly_the_version_of_the_driver(
+    judged: Judged, packages: dict[str, str], state: str, code: str
+) -> None:
+    """On a node of an NVLink domain; a warning where the site installs the driver."""
+    facts = gpu("2342")
+    facts["nvidia_driver"] = dataclasses.replace(facts["nvidia_driver"], imex=state)
+    for request, status in (({}, WARN), (REQUEST, FAIL)):
+        variables = {**request, "cluster_nvlink_domain": "rack1"}
+        result = judged(variables=variables, packages=packages, **facts)["nvidia_driver.imex"]
+
+        assert result.reason.code == f"nvidia_driver.imex.{code}"
+        assert result.status is (PASS if code == "ok" else status)
+
+
+@pytest.mark.parametrize(
+    ("gsp", "confidential", "words"),
+    [
+        (("550.90",), True, "GSP firmware 550.90; confidential computing is on"),
+        (("N/A",), False, "GSP firmware N/A; confidential computing is off"),
+        (("550.90",), None, "GSP firmware 550.90"),
+    ],
+)
+def test_firmware_and_confidential_computing_are_reported(
+    judged: Judged,
+    gsp: tuple[str, ...],
+    confidential: bool | None,  # noqa: FBT001
+    words: str,
+) -> None:
+    """And never judged: no role changes them."""
+    gpus = (dataclasses.replace(nvidia_gpu(), confidential=confidential),)
+    result = judged(gpus=gpus, **driver(gsp=gsp))["nvidia_driver.firmware"]
+
+    assert (result.status, message(result.reason)) == (PASS, words)

@@ -15,6 +15,7 @@ from provision.commands.nvidia_driver import (
     chip_of,
     choose,
     flavor_of,
+    needs_imex,
     unsupported,
 )
 from provision.gdr import versions
@@ -433,3 +434,66 @@ def test_headers_are_those_of_the_listed_kernels() -> None:
     assert usual.optional == ("linux-headers-6.1.0-57-amd64", "linux-headers-amd64")
     assert own.packages == (*usual.packages, "linux-headers-6.1.0-50-amd64", "linux-headers-6.1.0-50-cloud-amd64")
     assert (own.optional, carried.optional, carried.packages) == ((), (), usual.packages)
+
+
+MIG_CHIPS = {"20b2", "2330", "2342", "23b0", "2901", "2bb5", "31c0", "3340"}
+"""The products whose chips can have a MIG mode: GA100, GH100 and Blackwell."""
+
+
+@pytest.mark.parametrize("device", [row[0] for row in PRODUCTS])
+def test_chips_with_mig_are_those_of_the_user_guide(device: str) -> None:
+    """A2, L40S, V100 and older products have none."""
+    chip = chip_of(device)
+
+    assert chip
+    assert chip.mig is (device in MIG_CHIPS)
+
+
+IMEX = [
+    ("ubuntu_22.04", "distribution", "nvidia-imex-580"),
+    ("ubuntu_24.04", "distribution", "nvidia-imex-580"),
+    ("ubuntu_22.04", "cuda", "nvidia-imex"),
+    ("ubuntu_24.04", "cuda", "nvidia-imex"),
+    ("el_8", "cuda", "nvidia-imex"),
+    ("el_9", "cuda", "nvidia-imex"),
+]
+
+
+@pytest.mark.parametrize(("system", "source", "package"), IMEX)
+def test_a_node_of_an_nvlink_domain_gets_imex(system: str, source: str, package: str) -> None:
+    """In the transaction of the driver; without a domain it gets none."""
+    image = IMAGES[system.partition("_")[0]]
+    own = settings(source)
+
+    inside = choose(own | {"in_domain": True}, SYSTEMS[system], ["2940"], "6.1", [image])
+    outside = choose(own | {"in_domain": False}, SYSTEMS[system], ["2940"], "6.1", [image])
+    assert (inside.refusal, inside.imex, outside.imex) == (None, True, False)
+    assert set(inside.packages) - set(outside.packages) == {package}
+
+
+def test_every_imex_table_has_a_case_and_other_sources_are_refused() -> None:
+    """Debian has no IMEX: the remedy names what is left."""
+    tables = {
+        (system, source)
+        for system, variables in SYSTEMS.items()
+        for source, entry in variables.get("__platform_nvidia_driver", {}).items()
+        if entry.get("imex")
+    }
+    assert tables == {row[:2] for row in IMEX}
+    choice = choose(settings() | {"in_domain": True}, SYSTEMS["debian_13"], ["2342"], "6.1", ["linux-image-amd64"])
+
+    assert choice.refusal
+    assert choice.refusal.problem == (
+        "Debian 13 has no IMEX in its distribution packages for machines with multi-node NVLink (cluster_nvlink_domain)"
+    )
+    assert "install driver and IMEX yourself" in choice.refusal.remedy
+
+
+@pytest.mark.parametrize(
+    ("device", "needed"),
+    [("2342", True), ("2940", True), ("31c0", True), ("3340", True), ("2901", False), ("2330", False), ("20b2", False)],
+)
+def test_imex_is_for_chips_of_multi_node_systems(device: str, needed: bool) -> None:  # noqa: FBT001
+    """GH200, GB200 and GB300; an HGX B200 has its NVLink switches in the node."""
+    assert needs_imex([device], in_domain=True) is needed
+    assert not needs_imex([device], in_domain=False)

@@ -9,12 +9,16 @@ import pytest
 
 from provision.components import COMPONENTS
 from provision.facts import Unknown
+from provision.facts.gpu import Gpu
+from provision.facts.gpu_health import GpuHealth
 from provision.facts.gpudirect import Signing
 from provision.facts.nvidia_driver import NvidiaDevice, NvidiaDriver
 from provision.facts.peer_modules import NvidiaModules
 from provision.facts.system import Kind, NodeKind
 from provision.inventory.role_files import defaults, systems
-from provision.model import Plan, StepClass
+from provision.model import CheckResult, CheckStatus, Plan, StepClass
+from provision.model.cause import NODES
+from provision.model.reason import reason
 from provision.planning import Cause, CauseKind, PlanScene, plan_node, step_class
 from provision.planning.requirements import cluster_problems, packages_of, repositories_of, setting_problems
 from provision.planning.steps import findings
@@ -124,8 +128,6 @@ def test_replacing_a_loaded_driver_needs_an_idle_node() -> None:
 
 
 def _why() -> Any:
-    from provision.model.reason import reason
-
     return reason("plan.forced")
 
 
@@ -325,3 +327,112 @@ def test_the_build_node_is_a_node_of_the_inventory_and_comes_first() -> None:
     unrequested = cluster_of(nvidia_driver_build_node="gpu2")
     assert COMPONENTS[ROLE].first_nodes(unrequested) == frozenset()
     assert cluster_problems(ROLE, unrequested.node("gpu1"), unrequested, {}) == ()
+
+
+def test_a_changed_list_of_nodes_needs_an_idle_node_only_for_imex() -> None:
+    """A restart of IMEX ends jobs on several nodes; other nodes have no such list."""
+    grace = {"nvidia_driver": NvidiaDriver((NvidiaDevice("0000:06:00.0", "2342"),), nouveau_blocked=True)}
+    for domain, expected in (("rack1", StepClass.NEEDS_IDLE), ("", StepClass.SAFE)):
+        scene = first(IN_REPOSITORY | {"cluster_nvlink_domain": domain}, **grace)
+        assert step_class(ROLE, (Cause(CauseKind.VARIABLE, NODES, _why()),), scene) is expected
+        files = set(COMPONENTS[ROLE].files(scene.node.variables, scene.facts))
+        assert ("/etc/nvidia-imex/nodes_config.cfg" in files) == bool(domain)
+    changed = Cause(CauseKind.FILE, "/etc/nvidia-imex/nodes_config.cfg", _why())
+    assert step_class(ROLE, (changed,), first(IN_REPOSITORY, **grace)) is StepClass.NEEDS_IDLE
+
+
+@pytest.mark.parametrize(("code", "fixed"), [("missing", True), ("not_active", True), ("other_version", False)])
+def test_an_apply_installs_and_starts_imex(code: str, fixed: bool) -> None:  # noqa: FBT001
+    """It replaces no package: a step for it would never end."""
+    result = CheckResult("nvidia_driver.imex", CheckStatus.FAIL, reason(f"nvidia_driver.imex.{code}"))
+
+    assert COMPONENTS[ROLE].fixes_if["nvidia_driver.imex"](first(REQUEST), result) is fixed
+
+
+# Modes of GPUs
+
+
+def gpus(*states: str) -> dict[str, Any]:
+    """Return GPUs by their MIG mode: on, off, or none."""
+    modes = [{"on": True, "off": False, "none": None}[state] for state in states]
+    return {
+        "gpus": tuple(
+            Gpu(
+                index,
+                "A",
+                f"GPU-{index}",
+                "550",
+                1,
+                "0",
+                health=GpuHealth(mig=mode is True, mig_pending=mode, has_mig=mode is not None),
+            )
+            for index, mode in enumerate(modes)
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    ("mode", "facts", "what"),
+    [
+        ("enabled", gpus("on", "off"), StepClass.NEEDS_IDLE),
+        ("disabled", gpus("on"), StepClass.NEEDS_IDLE),
+        ("enabled", gpus("on"), StepClass.SAFE),
+        ("disabled", gpus("off", "none"), StepClass.SAFE),
+        ("enabled", {"gpus": Unknown("hung")}, StepClass.NEEDS_IDLE),
+        ("{{ x }}", gpus("on"), StepClass.NEEDS_IDLE),
+        ("enabled", gpus("off") | IN_CONTAINER, StepClass.SAFE),
+        ("enabled", gpus("off") | IN_CONTAINER | {"simulated": {"nvidia-smi": "x"}}, StepClass.NEEDS_IDLE),
+    ],
+)
+def test_a_change_of_mig_mode_needs_an_idle_node(mode: str, facts: dict[str, Any], what: StepClass) -> None:
+    """With a driver of the site, too; an unknown mode counts as a change."""
+    one = step({"nvidia_driver_mig_mode": mode}, **facts)
+
+    assert one.step_class is what
+    under_job = step({"nvidia_driver_mig_mode": mode}, managed=busy(), **facts)
+    assert bool(under_job.waits_for) is (what is StepClass.NEEDS_IDLE)
+
+
+def test_a_change_of_mig_mode_writes_the_cdi_description_again() -> None:
+    """Nothing else of the driver is planned, which is that of the site."""
+    variables = {"nvidia_driver_mig_mode": "enabled"}
+    by_role = {one.role: one for one in plan_node(first(variables, **gpus("off")))}
+
+    assert "nvidia_driver.mig_changes" in {one.code for one in by_role["nvidia_container"].reasons}
+    assert "peer_memory" not in by_role
+
+
+def test_persistence_mode_disturbs_no_job() -> None:
+    """It is set under a job."""
+    one = step({"nvidia_driver_persistence_mode": "enabled"}, managed=busy())
+
+    assert (one.step_class, one.waits_for) == (StepClass.SAFE, ())
+
+
+@pytest.mark.parametrize(
+    ("mode", "facts", "refused"),
+    [
+        ("enabled", gpus("off", "none"), True),
+        ("enabled", gpus("off"), False),
+        ("disabled", gpus("none"), False),
+        ("enabled", {"gpus": (), "nvidia_driver": NvidiaDriver((NvidiaDevice("0", "1db5"),))}, True),
+        ("enabled", {"gpus": (), "nvidia_driver": NvidiaDriver((NvidiaDevice("0", "20b2"),))}, False),
+    ],
+)
+def test_a_gpu_without_mig_is_reported_before_anything_changes(mode: str, facts: dict[str, Any], refused: bool) -> None:  # noqa: FBT001
+    """By its driver, or by its chip where no driver answers."""
+    scene = first({"nvidia_driver_mig_mode": mode}, **facts)
+    settings = COMPONENTS[ROLE].settings(scene.node.variables, scene.facts)
+
+    assert [setting[1] for setting in settings] == ["nvidia_driver_mig_mode"] * refused
+
+
+def test_a_gpu_that_waits_for_a_reset_is_a_finding() -> None:
+    """Another apply would not reset it."""
+    health = GpuHealth(mig=False, mig_pending=True, has_mig=True)
+    waiting = (Gpu(0, "A", "GPU-0", "550", 1, "0", health=health),)
+    fixes = COMPONENTS[ROLE].fixes_if["nvidia_driver.mig"]
+
+    for code, expected in (("nvidia_driver.mig.reset", False), ("nvidia_driver.mig.differs", True)):
+        result = CheckResult("nvidia_driver.mig", CheckStatus.FAIL, reason(code))
+        assert fixes(first({}, gpus=waiting), result) is expected

@@ -86,7 +86,7 @@ def test_a_driver_that_supports_all_fields_is_queried_once(tmp_path):
 
 def test_an_old_driver_is_queried_for_its_supported_fields(tmp_path):
     """Rejected fields are left out or queried by their old name, and remapped rows separately."""
-    gpu, calls = ask(tmp_path, f"{OLD} {' '.join(FIELDS[:10])}")
+    gpu, calls = ask(tmp_path, f"{OLD} {' '.join((*FIELDS[:10], *FIELDS[-2:]))}")
 
     assert gpu.bus_id == "00000000:3B:00.0"
     assert (gpu.health.clock_events, gpu.compute_capability, gpu.health.recovery) == (8, "", "")
@@ -133,6 +133,7 @@ def test_the_simulated_nvidia_smi_answers_the_query(tmp_path):
     assert {gpu.health.fabric_state for gpu in gpus} == {"Completed"}
     assert {gpu.health.recovery for gpu in gpus} == {"None"}
     assert {gpu.vbios for gpu in gpus} == {"96.00.74.00.0D"}
+    assert {gpu.confidential for gpu in gpus} == {False}
     assert links[3] == Links(17, (7,))
     assert links[0] == Links(18)
 

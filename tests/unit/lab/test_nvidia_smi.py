@@ -254,3 +254,45 @@ def test_without_a_machine_it_fails_like_a_missing_driver(tmp_path):
 
     assert done.returncode == 9
     assert "has failed" in done.stdout
+
+
+MODES = "--query-gpu=index,mig.mode.current,mig.mode.pending,persistence_mode"
+
+
+def test_mig_mode_is_set_for_the_named_gpu(smi):
+    """With the words of the real tool; later calls print it, everywhere."""
+    done = smi("dgxa100", "-i", "1", "-mig", "1")
+
+    assert (done.returncode, done.stdout) == (0, "Enabled MIG Mode for GPU 00000000:0F:00.0\nAll done.\n")
+    assert "SIMULATED" in done.stderr
+    lines = smi("dgxa100", MODES, "--format=csv,noheader").stdout.splitlines()
+    assert lines[:2] == ["0, Disabled, Disabled, Enabled", "1, Enabled, Enabled, Enabled"]
+    assert "Enabled |" in smi("dgxa100").stdout
+    assert smi("dgxa100", "-mig", "0").stdout.count("Disabled MIG Mode") == 8
+
+
+def test_a_gpu_in_use_waits_for_a_reset(smi, tmp_path):
+    """The current mode does not change."""
+    (tmp_path / "faults.json").write_text('{"0": {"in_use": "yes"}}')
+    printed = smi("dgxa100", "-i", "0", "-mig", "1").stdout
+
+    assert printed.startswith("Warning: MIG mode is in pending enable state for GPU 00000000:07:00.0:In use by another")
+    assert smi("dgxa100", "-i", "0", MODES, "--format=csv,noheader").stdout == "0, Disabled, Enabled, Enabled\n"
+
+
+def test_a_product_without_mig_refuses_it(smi):
+    """As a warning: the call succeeds."""
+    done = smi("pair", "-i", "0", "-mig", "1")
+
+    assert done.stdout.splitlines()[0] == "Unable to enable MIG Mode for GPU 00000000:3B:00.0: Not Supported"
+    assert smi("pair", "-i", "0", MODES, "--format=csv,noheader").stdout == "0, [N/A], [N/A], Enabled\n"
+
+
+def test_persistence_mode_is_set(smi):
+    """A mode that is already set is reported as that."""
+    assert smi("pair", "-pm", "0").stdout.splitlines()[0] == "Disabled persistence mode for GPU 00000000:3B:00.0."
+    assert smi("pair", "-pm", "0").stdout.splitlines()[0] == (
+        "Persistence mode is already Disabled for GPU 00000000:3B:00.0."
+    )
+    assert smi("pair", MODES, "--format=csv,noheader").stdout.splitlines()[1] == "1, [N/A], [N/A], Disabled"
+    assert smi("pair", "-pm", "on").returncode == 2
