@@ -1,0 +1,275 @@
+"""``make bench-placement``: traffic between leaf switches by the choice and order of nodes, and the time of a choice.
+
+Fabrics are generated: leaf switches below one spine, part of the nodes busy. Slurm is a real slurmctld; its nodes are
+SIMULATED by the state CLOUD, in which it allocates nodes without a slurmd.
+
+``python -m tests.benchmarks.placement_traffic --slurm FOLDER --seeds 5``
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from statistics import mean
+from types import TracebackType
+from typing import Self
+
+from provision.topology.placement import Request
+from provision.topology.select import place
+from tests.unit.topology.boxes import BOXES, Box
+
+ROOT = Path(__file__).resolve().parents[2]
+GPUS = 8
+BOX = BOXES["HGX H100"]
+RAILS = dataclasses.replace(
+    BOX, cards=tuple(dataclasses.replace(card, rail=f"rail{rail}") for rail, card in enumerate(BOX.cards))
+)
+"""The same with a separate network for each card."""
+OURS, RANDOM, SLURM = "provision", "random", "Slurm topology/tree"
+LIMIT_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Nodes in the order of their names, each with its leaf switch."""
+
+    leaves: Mapping[str, str]
+    busy: frozenset[str]
+
+    @property
+    def free(self) -> list[str]:
+        """Return the free nodes in the order of their names."""
+        return [name for name in self.leaves if name not in self.busy]
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What crosses the spine when all GPUs of some nodes communicate."""
+
+    leaves: int
+    ring: int
+    """Neighbours on different leaf switches along the ring of the nodes; each rail has such a ring."""
+    pairs: float
+    """The share of the pairs of different nodes that are on different leaf switches, of an all-to-all."""
+
+
+def fabric(
+    seed: int, *, leaves: int = 16, nodes: int = 16, busy_share: float = 0.5, by_leaf: bool = True, blocks: bool = True
+) -> Fabric:
+    """Return a fabric in use.
+
+    Args:
+        seed: of the random choices.
+        leaves: number of leaf switches.
+        nodes: nodes of each.
+        busy_share: share of the nodes that are busy.
+        by_leaf: whether the names of the nodes of a leaf switch follow each other; else they are mixed at random.
+        blocks: whether jobs on up to a whole leaf switch made nodes busy; else single nodes at random.
+    """
+    chance = Random(seed)  # noqa: S311
+    switches = [f"leaf{number // nodes}" for number in range(leaves * nodes)]
+    if not by_leaf:
+        chance.shuffle(switches)
+    names = {f"n{number:05}": leaf for number, leaf in enumerate(switches)}
+    count = round(len(names) * busy_share)
+    return Fabric(names, frozenset(_in_blocks(chance, names, count) if blocks else chance.sample(list(names), count)))
+
+
+def _in_blocks(chance: Random, names: Mapping[str, str], count: int) -> set[str]:
+    members: dict[str, list[str]] = {}
+    for name, leaf in names.items():
+        members.setdefault(leaf, []).append(name)
+    busy: set[str] = set()
+    while len(busy) < count:
+        leaf = chance.choice(sorted(members))
+        some = [name for name in members[leaf] if name not in busy]
+        size = min(chance.randint(1, len(members[leaf])), len(some), count - len(busy))
+        busy.update(chance.sample(some, size))
+    return busy
+
+
+def traffic(fabric: Fabric, nodes: Sequence[str]) -> Traffic:
+    """Count what crosses the spine for nodes in rank order."""
+    way = [fabric.leaves[name] for name in nodes]
+    inside = sum(count * (count - 1) for count in Counter(way).values())
+    ring = sum(here != there for here, there in pairwise([*way, way[0]]))
+    return Traffic(len(set(way)), ring, 1 - inside / (len(way) * (len(way) - 1)))
+
+
+# Programs
+
+
+def ours(fabric: Fabric, count: int, *, pack: bool = True) -> list[str]:
+    """Return the nodes of our planner in rank order."""
+    nodes = [BOX.candidate(name, 0 if name in fabric.busy else None, leaf=leaf) for name, leaf in fabric.leaves.items()]
+    return list(place(nodes, Request(GPUS, count, pack=pack)).nodes)
+
+
+def random_nodes(fabric: Fabric, count: int) -> list[str]:
+    """Return free nodes, chosen and ordered at random."""
+    return Random(count).sample(fabric.free, count)  # noqa: S311
+
+
+class Slurm:
+    """A slurmctld that runs while the context is open; nothing of it remains.
+
+    Args:
+        programs: folder in which the Debian packages of Slurm are unpacked.
+        fabric: its nodes.
+    """
+
+    def __init__(self, programs: Path, fabric: Fabric) -> None:
+        self._programs, self._fabric = programs, fabric
+        self._folder = tempfile.TemporaryDirectory(prefix="bench-slurm-")
+        home = Path(self._folder.name)
+        library = programs / "usr/lib/x86_64-linux-gnu"
+        self._environment = {
+            **os.environ,
+            "SLURM_CONF": str(home / "slurm.conf"),
+            "LD_LIBRARY_PATH": f"{library}:{library / 'slurm-wlm'}",
+        }
+        (home / "slurm.conf").write_text(self._conf(home, library / "slurm-wlm"))
+        switches: dict[str, list[str]] = {}
+        for name, leaf in fabric.leaves.items():
+            switches.setdefault(leaf, []).append(name)
+        lines = [f"SwitchName={leaf} Nodes={','.join(nodes)}\n" for leaf, nodes in switches.items()]
+        (home / "topology.conf").write_text("".join([*lines, f"SwitchName=spine Switches={','.join(switches)}\n"]))
+
+    def _conf(self, home: Path, plugins: Path) -> str:
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+            ports = one.getsockname()[1], other.getsockname()[1]
+        values = {
+            "ClusterName": "simulated", "SlurmctldHost": f"{socket.gethostname()}(127.0.0.1)",
+            "SlurmctldPort": ports[0], "SlurmdPort": ports[1], "SlurmUser": "root",
+            "AuthType": "auth/none", "CredType": "cred/none", "PluginDir": plugins,
+            "StateSaveLocation": home, "SlurmctldPidFile": home / "pid", "SlurmdSpoolDir": home,
+            "SelectType": "select/cons_tres", "SelectTypeParameters": "CR_Core", "TopologyPlugin": "topology/tree",
+            "ProctrackType": "proctrack/pgid", "TaskPlugin": "task/none", "SchedulerType": "sched/builtin",
+            "ResumeProgram": "/bin/true", "SuspendProgram": "/bin/true", "ResumeTimeout": 3600, "GresTypes": "gpu",
+        }  # fmt: skip
+        lines = [f"{key}={value}" for key, value in values.items()]
+        lines += [f"NodeName={name} CPUs={GPUS} Gres=gpu:{GPUS} State=CLOUD" for name in self._fabric.leaves]
+        return "\n".join([*lines, "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP", ""])
+
+    def __enter__(self) -> Self:
+        """Start slurmctld, and take the busy nodes out of use."""
+        argv = [str(self._programs / "usr/sbin/slurmctld-wlm"), "-D"]
+        self._log = (Path(self._folder.name) / "log").open("w")
+        self._process = subprocess.Popen(argv, env=self._environment, stdout=self._log, stderr=self._log)
+        deadline = time.monotonic() + 60
+        while self._call("scontrol", "ping", check=False).returncode:
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                self.__exit__(None, None, None)
+                raise RuntimeError("slurmctld did not start")
+            time.sleep(0.1)
+        if self._fabric.busy:
+            names = ",".join(sorted(self._fabric.busy))
+            self._call("scontrol", "update", f"NodeName={names}", "State=DRAIN", "Reason=busy")
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        """End slurmctld."""
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+        self._folder.cleanup()
+
+    def _call(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        argv = [str(self._programs / "usr/bin" / words[0]), *words[1:]]
+        done = subprocess.run(argv, env=self._environment, capture_output=True, text=True, check=False)
+        if check and done.returncode:
+            raise RuntimeError(f"{' '.join(words)[:200]}: {done.stderr.strip()}")
+        return done
+
+    def nodes(self, count: int) -> list[str]:
+        """Return the nodes of a job in the order of its ranks."""
+        answer = self._call("sbatch", "--test-only", "--exclusive", f"--nodes={count}", "--wrap=true").stderr
+        listed = re.search(r" on nodes (\S+) in partition", answer)
+        if listed is None:
+            raise RuntimeError(f"sbatch --test-only: {answer.strip()}")
+        return self._call("scontrol", "show", "hostnames", listed[1]).stdout.split()
+
+
+# Results
+
+
+@dataclass(frozen=True)
+class Row:
+    """The means of all seeds."""
+
+    fabric: str
+    nodes: int
+    program: str
+    leaves: float
+    ring: float
+    pairs: float
+
+
+CASES = {
+    "names by leaf, jobs on leaves": {},
+    "names by leaf, busy at random": {"blocks": False},
+    "names mixed, jobs on leaves": {"by_leaf": False},
+    "names mixed, busy at random": {"by_leaf": False, "blocks": False},
+}
+
+
+def compare(seeds: int, sizes: Iterable[int], slurm: Path | None) -> Iterator[Row]:
+    """Yield the traffic of each program on each kind of fabric."""
+    for title, options in CASES.items():
+        counts: dict[tuple[int, str], list[Traffic]] = {}
+        for seed in range(seeds):
+            made = fabric(seed, **options)
+            for size, chosen in _choices(made, sizes, slurm):
+                for program, nodes in chosen.items():
+                    if len(set(nodes)) != size or made.busy & set(nodes):
+                        raise RuntimeError(f"{program}: {len(nodes)} nodes of {size}, or busy ones")
+                    counts.setdefault((size, program), []).append(traffic(made, nodes))
+        for (size, program), results in counts.items():
+            means = (mean(getattr(one, field)) for field in ())  # placeholder
+            del means
+            yield Row(
+                title, size, program, mean(one.leaves for one in results), mean(one.ring for one in results),
+                mean(one.pairs for one in results),
+            )  # fmt: skip
+
+
+def _choices(made: Fabric, sizes: Iterable[int], slurm: Path | None) -> Iterator[tuple[int, dict[str, list[str]]]]:
+    sizes = list(sizes)
+    theirs: dict[int, list[str]] = {}
+    if slurm is not None:
+        with Slurm(slurm, made) as controller:
+            theirs = {size: controller.nodes(size) for size in sizes}
+    for size in sizes:
+        chosen = {RANDOM: random_nodes(made, size)}
+        if size in theirs:
+            chosen[SLURM] = theirs[size]
+        yield size, {**chosen, OURS: ours(made, size)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--slurm", type=Path)
+    given = parser.parse_args()
+    for row in compare(given.seeds, (8, 24, 64), given.slurm):
+        print(row)
+
+
+if __name__ == "__main__":
+    main()
