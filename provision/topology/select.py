@@ -94,7 +94,8 @@ class _Chooser:
                 self._nodes.append(FreeNode(one.name, known, free, _leaf(one)))
                 self._domains.setdefault(one.domain, []).append(self._nodes[-1])
         self._place = {node.name: number for number, node in enumerate(self._nodes)}
-        self._kinds = Counter((node.scores, node.free) for node in self._nodes)
+        kinds = Counter((node.scores, node.free) for node in self._nodes)
+        self._kinds = sorted(kinds.items(), key=lambda kind: -kind[0][1].bit_count())
         self._known: dict[tuple[bool, Network | None], Known] = {}
 
     def best(self, barred: Barred) -> _Choice | None:
@@ -160,7 +161,7 @@ class _Chooser:
         if network is None or not network.rails:
             return False
         step, missing, nodes, most = self._request.gpus, self._request.total, 0, 0
-        for (scores, free), count in sorted(self._kinds.items(), key=lambda kind: -kind[0][1].bit_count()):
+        for (scores, free), count in self._kinds:
             rate, gives = scores.cards.outside(free, network), free.bit_count() // step * step
             most = max(most, rate)
             if rate and gives and missing > 0:

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +30,7 @@ from typing import Self
 
 from provision.topology.placement import Request
 from provision.topology.select import place
-from tests.unit.topology.boxes import BOXES, Box
+from tests.unit.topology.boxes import BOXES
 
 ROOT = Path(__file__).resolve().parents[2]
 GPUS = 8
@@ -40,7 +40,12 @@ RAILS = dataclasses.replace(
 )
 """The same with a separate network for each card."""
 OURS, RANDOM, SLURM = "provision", "random", "Slurm topology/tree"
-LIMIT_SECONDS = 2.0
+CASES: Mapping[str, Mapping[str, bool]] = {
+    "names by leaf, busy by leaf": {},
+    "names by leaf, busy at random": {"blocks": False},
+    "names mixed, busy by leaf": {"by_leaf": False},
+    "names mixed, busy at random": {"by_leaf": False, "blocks": False},
+}
 
 
 @dataclass(frozen=True)
@@ -211,7 +216,7 @@ class Slurm:
 
 @dataclass(frozen=True)
 class Row:
-    """The means of all seeds."""
+    """A job on one kind of fabric; all values are means over the seeds."""
 
     fabric: str
     nodes: int
@@ -221,54 +226,90 @@ class Row:
     pairs: float
 
 
-CASES = {
-    "names by leaf, jobs on leaves": {},
-    "names by leaf, busy at random": {"blocks": False},
-    "names mixed, jobs on leaves": {"by_leaf": False},
-    "names mixed, busy at random": {"by_leaf": False, "blocks": False},
-}
+@dataclass(frozen=True)
+class Time:
+    """Processor time of a choice from many nodes."""
+
+    nodes: int
+    busy: str
+    network: str
+    job: str
+    cpu_seconds: float
 
 
-def compare(seeds: int, sizes: Iterable[int], slurm: Path | None) -> Iterator[Row]:
+def compare(seeds: int, sizes: Sequence[int], slurm: Path | None) -> Iterator[Row]:
     """Yield the traffic of each program on each kind of fabric."""
     for title, options in CASES.items():
         counts: dict[tuple[int, str], list[Traffic]] = {}
         for seed in range(seeds):
             made = fabric(seed, **options)
-            for size, chosen in _choices(made, sizes, slurm):
-                for program, nodes in chosen.items():
-                    if len(set(nodes)) != size or made.busy & set(nodes):
-                        raise RuntimeError(f"{program}: {len(nodes)} nodes of {size}, or busy ones")
-                    counts.setdefault((size, program), []).append(traffic(made, nodes))
+            for size, program, nodes in _choices(made, sizes, slurm):
+                if len(set(nodes)) != size or made.busy & set(nodes):
+                    raise RuntimeError(f"{program}: {len(nodes)} nodes of {size}, or busy ones")
+                counts.setdefault((size, program), []).append(traffic(made, nodes))
         for (size, program), results in counts.items():
-            means = (mean(getattr(one, field)) for field in ())  # placeholder
-            del means
-            yield Row(
-                title, size, program, mean(one.leaves for one in results), mean(one.ring for one in results),
-                mean(one.pairs for one in results),
-            )  # fmt: skip
+            yield Row(title, size, program, *_means(results))
 
 
-def _choices(made: Fabric, sizes: Iterable[int], slurm: Path | None) -> Iterator[tuple[int, dict[str, list[str]]]]:
-    sizes = list(sizes)
-    theirs: dict[int, list[str]] = {}
+def _means(results: Sequence[Traffic]) -> tuple[float, float, float]:
+    return mean(one.leaves for one in results), mean(one.ring for one in results), mean(one.pairs for one in results)
+
+
+def _choices(made: Fabric, sizes: Sequence[int], slurm: Path | None) -> Iterator[tuple[int, str, list[str]]]:
+    for size in sizes:
+        yield size, RANDOM, random_nodes(made, size)
+        yield size, OURS, ours(made, size)
     if slurm is not None:
         with Slurm(slurm, made) as controller:
-            theirs = {size: controller.nodes(size) for size in sizes}
-    for size in sizes:
-        chosen = {RANDOM: random_nodes(made, size)}
-        if size in theirs:
-            chosen[SLURM] = theirs[size]
-        yield size, {**chosen, OURS: ours(made, size)}
+            for size in sizes:
+                yield size, SLURM, controller.nodes(size)
+
+
+def times(count: int) -> Iterator[Time]:
+    """Yield the time of choices from many nodes, idle ones and ones with 30 of 100 GPUs busy at random."""
+    for share in (0.0, 0.3):
+        chance = Random(5)  # noqa: S311
+        free = [sum((chance.random() >= share) << gpu for gpu in range(GPUS)) for _ in range(count)]
+        for network, box in (("one", BOX), (f"{GPUS} rails", RAILS)):
+            nodes = [box.candidate(f"n{n}", mask, leaf=f"leaf{n // 32}") for n, mask in enumerate(free)]
+            for gpus, workers in ((8, 64), (8, 512), (1, 512)):
+                begun = time.process_time()
+                if not place(nodes, Request(gpus, workers, pack=True)).fits:
+                    raise RuntimeError(f"{workers} workers of {gpus} GPUs do not fit")
+                seconds = time.process_time() - begun
+                yield Time(count, f"{share:.0%} of the GPUs", network, f"{workers} x {gpus} GPUs", seconds)
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table as Markdown."""
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def main() -> None:
+    """Compare and measure, and write the tables and the numbers."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--slurm", type=Path)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--sizes", default="8,24,64", help="nodes of the jobs, with commas between")
+    parser.add_argument("--nodes", type=int, default=10_000, help="of the fabric on which the time is measured; 0: none")
+    parser.add_argument("--slurm", type=Path, help="folder with the unpacked packages of Slurm; else without Slurm")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench")
     given = parser.parse_args()
-    for row in compare(given.seeds, (8, 24, 64), given.slurm):
-        print(row)
+    rows = list(compare(given.seeds, [int(size) for size in given.sizes.split(",")], given.slurm))
+    measured = list(times(given.nodes)) if given.nodes else []
+    cells = (
+        (one.fabric, str(one.nodes), one.program, f"{one.leaves:.1f}", f"{one.ring:.1f}", f"{one.pairs:.3f}")
+        for one in rows
+    )
+    text = table(("fabric", "nodes", "program", "leaves", "ring", "all-to-all"), cells)
+    if measured:
+        shown = ((str(one.nodes), one.busy, one.network, one.job, f"{one.cpu_seconds:.2f}") for one in measured)
+        text += "\n" + table(("nodes", "busy", "network", "job", "cpu s"), shown)
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "placement_traffic.txt").write_text(text)
+    document = {"traffic": list(map(dataclasses.asdict, rows)), "times": list(map(dataclasses.asdict, measured))}
+    (given.out / "placement_traffic.json").write_text(json.dumps(document, indent=1) + "\n")
+    sys.stdout.write(text)
 
 
 if __name__ == "__main__":
