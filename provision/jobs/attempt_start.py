@@ -54,9 +54,7 @@ def take_leases(connections: Connections, attempt: Attempt, *, force: bool = Fal
     """
 
     def take(name: str) -> Taken:
-        return ask_jobs(
-            connections.to(name), "lease", Taken, **_who(attempt), leases=attempt.leases(name), force=force
-        )
+        return ask_jobs(connections.to(name), "lease", Taken, **_who(attempt), leases=attempt.leases(name), force=force)
 
     names = sorted(attempt.nodes)
     answers = dict(zip(names, outcomes(take, names, limit=MANY), strict=True))

@@ -17,7 +17,7 @@ from provision.model.reason import reason
 from provision.topology.candidates import Candidate, Machine
 from provision.topology.cards import Network, members
 from provision.topology.leaf_pairs import Used, cross_leaf_pairs
-from provision.topology.offers import FreeNode, Sum
+from provision.topology.offers import FreeNode, Pick, Sum
 from provision.topology.placement import Key, Placement, Request, Worker
 from provision.topology.score import SetScores
 from provision.topology.search import BALANCED, PACKED, Known, Search, Window

@@ -247,7 +247,8 @@ def compare(seeds: int, sizes: Sequence[int], slurm: Path | None) -> Iterator[Ro
                 if len(set(nodes)) != size or made.busy & set(nodes):
                     raise RuntimeError(f"{program}: {len(nodes)} nodes of {size}, or busy ones")
                 counts.setdefault((size, program), []).append(traffic(made, nodes))
-        for (size, program), results in counts.items():
+        order = {name: number for number, name in enumerate((RANDOM, SLURM, OURS))}
+        for (size, program), results in sorted(counts.items(), key=lambda one: (one[0][0], order[one[0][1]])):
             yield Row(title, size, program, *_means(results))
 
 
@@ -291,7 +292,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--sizes", default="8,24,64", help="nodes of the jobs, with commas between")
-    parser.add_argument("--nodes", type=int, default=10_000, help="of the fabric on which the time is measured; 0: none")
+    parser.add_argument("--nodes", type=int, default=10_000, help="on which the time is measured; 0: none")
     parser.add_argument("--slurm", type=Path, help="folder with the unpacked packages of Slurm; else without Slurm")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench")
     given = parser.parse_args()

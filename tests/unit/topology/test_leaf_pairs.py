@@ -17,7 +17,7 @@ BOX = BOXES["HGX H100"]
 def on_leaves(free, count, *, pack=True, seed=0):
     """Return the leaf switches of the nodes of a job in rank order, with so many free nodes on each leaf switch."""
     leaves = [leaf for leaf, nodes in enumerate(free) for _ in range(nodes)]
-    Random(seed).shuffle(leaves)
+    Random(seed).shuffle(leaves)  # noqa: S311
     nodes = [BOX.candidate(f"n{number}", leaf=f"leaf{leaf}") for number, leaf in enumerate(leaves)]
     return place(nodes, Request(8, count, pack=pack)).leaves
 
