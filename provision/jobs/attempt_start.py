@@ -270,6 +270,7 @@ def _logins(attempt: Attempt, prepared: Mapping[str, Prepared], ports: Mapping[s
 
 def _tear_down(connections: Connections, attempt: Attempt) -> None:
     """Remove everything of a failed start."""
-    stop: dict[str, Any] = {"name": attempt.spec.name, "attempt": attempt.number, "reason": "its start failed", "grace": 1}
+    why = "its start failed"
+    stop: dict[str, Any] = {"name": attempt.spec.name, "attempt": attempt.number, "reason": why, "grace": 1}
     outcomes(lambda name: ask_jobs(connections.to(name), "stop", Done, **stop), attempt.nodes, limit=MANY)
     release(connections, attempt, attempt.nodes)
