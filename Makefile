@@ -14,7 +14,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist release unit unit-1 unit-2 unit-3 unit-4 unit-5 unit-oldest yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch recorded recorded-jobs batch drift tutorials systems package-managers slurm slurm-load driver chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-images bench-revisions bench-gate bench-record docs site site-check clean
+.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist release unit unit-1 unit-2 unit-3 unit-4 unit-5 unit-oldest yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch recorded recorded-jobs batch drift tutorials systems package-managers slurm slurm-load driver chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-images bench-placement bench-launch bench-revisions bench-gate bench-record docs site site-check clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -47,6 +47,8 @@ help:
 	@echo "make bench-gate the same, and compare with the recorded runs; bench-record records the last runs"
 	@echo "make bench-jobs how long a batch job takes to start, and its list and output to show, beside ssh and docker"
 	@echo "make bench-images an image on 1, 2 and 4 container nodes, by plain pulls and by copies between them (SIMULATED links)"
+	@echo "make bench-placement traffic between leaf switches, beside random nodes and Slurm; time of a choice from 10,000 nodes"
+	@echo "make bench-launch the start of a batch job on up to 512 SIMULATED nodes: controller, and supervisor of the leader"
 	@echo "make bench-revisions BEFORE=CHECKOUT  this checkout and another one, in turns"
 	@echo "make docs       write the generated files anew, and build the documentation in build/site"
 	@echo "make site-check every page of the documentation in Chromium: layout, links, search, accessibility"
@@ -327,6 +329,21 @@ bench-jobs: setup
 
 bench-images: setup
 	$(BIN)/python -m tests.benchmarks.image_copies $(BENCH_IMAGES)
+
+bench-launch: setup
+	$(BIN)/python -m tests.benchmarks.launch $(BENCH_LAUNCH)
+
+# Slurm's packages are unpacked, not installed: slurmctld runs with no daemon of its nodes.
+BENCH_SLURM := build/bench/slurm
+BENCH_SLURM_PACKAGES := slurmctld slurm-client slurm-wlm-basic-plugins libslurm38 libmunge2 libhwloc15 liblua5.1-0
+bench-placement: setup $(BENCH_SLURM)/.done
+	$(BIN)/python -m tests.benchmarks.placement_traffic --slurm $(BENCH_SLURM) $(BENCH_PLACEMENT)
+
+$(BENCH_SLURM)/.done:
+	mkdir -p $(BENCH_SLURM)
+	cd $(BENCH_SLURM) && apt-get -qq download $(BENCH_SLURM_PACKAGES)
+	for package in $(BENCH_SLURM)/*.deb; do dpkg -x $$package $(BENCH_SLURM) || exit 1; done
+	touch $@
 
 $(BENCH_VENV)/.done: tests/benchmarks/requirements.lock
 	$(PYTHON) -m venv $(BENCH_VENV)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets as random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -43,27 +42,37 @@ _CLEAN = "All"
 
 
 def take_leases(connections: Connections, attempt: Attempt, *, force: bool = False) -> Reason | None:
-    """Lease all GPUs of the attempt, node by node in the order of names; return why not, None for success.
+    """Lease all GPUs of the attempt on all nodes in parallel, or none; return why not, None for success.
+
+    Scheduling passes do not run at the same time, and `run` waits for others that start: no two of them refuse each
+    other for ever.
 
     Args:
         connections: to the nodes.
         attempt: the attempt.
         force: whether drained nodes lease them too.
     """
-    done: list[str] = []
-    for name in sorted(attempt.nodes):
-        wanted = attempt.leases(name)
-        try:
-            more: dict[str, Any] = {"leases": wanted, "force": force}
-            answer = ask_jobs(connections.to(name), "lease", Taken, **_who(attempt), **more)
-        except ProvisionError as error:
-            release(connections, attempt, done)
-            return reason("job.lease_refused", node_name=name, cause=error.reason or error.message)
-        done.append(name)
-        if answer.taken:
-            release(connections, attempt, done)
-            return _taken(name, answer)
-    return None
+
+    def take(name: str) -> Taken:
+        return ask_jobs(connections.to(name), "lease", Taken, **_who(attempt), leases=attempt.leases(name), force=force)
+
+    names = sorted(attempt.nodes)
+    answers = dict(zip(names, outcomes(take, names, limit=MANY), strict=True))
+    refusals = [why for name, answer in answers.items() if (why := _refusal(name, answer)) is not None]
+    if not refusals:
+        return None
+    taken = [name for name, answer in answers.items() if isinstance(answer, Taken) and not answer.taken]
+    release(connections, attempt, taken)
+    return refusals[0]
+
+
+def _refusal(name: str, answer: Taken | Exception) -> Reason | None:
+    """Return why a node did not lease its GPUs, None if it did."""
+    if isinstance(answer, ProvisionError):
+        return reason("job.lease_refused", node_name=name, cause=answer.reason or answer.message)
+    if isinstance(answer, Exception):
+        raise answer
+    return _taken(name, answer) if answer.taken else None
 
 
 def _taken(name: str, answer: Taken | Prepared) -> Reason:
@@ -79,9 +88,7 @@ def renew(connections: Connections, attempt: Attempt) -> None:
 
 def release(connections: Connections, attempt: Attempt, names: Sequence[str]) -> None:
     """Release the GPUs; the leases on an unreachable node expire."""
-    for name in names:
-        with contextlib.suppress(ProvisionError):
-            ask_jobs(connections.to(name), "release", Done, **_who(attempt))
+    outcomes(lambda name: ask_jobs(connections.to(name), "release", Done, **_who(attempt)), names, limit=MANY)
 
 
 def _who(attempt: Attempt) -> dict[str, Any]:
@@ -126,7 +133,8 @@ def _start(
     slurm_job: int,
 ) -> str:
     spec = attempt.spec
-    prepared = connections.all(attempt.nodes, lambda connector: _prepare(connector, attempt, slurm_job))
+    assignments = [assignment_document(assignment) for assignment in attempt.assignments]
+    prepared = connections.all(attempt.nodes, lambda connector: _prepare(connector, attempt, assignments, slurm_job))
     _same_images(prepared)
     sha = extras.before(attempt, {name: connections.to(name) for name in attempt.nodes}, say, code) if extras else ""
     ports = {name: answer.ports for name, answer in prepared.items()}
@@ -189,14 +197,15 @@ def _files(attempt: Attempt, logins: Sequence[mpi.Login]) -> dict[str, str]:
     return files
 
 
-def _prepare(connector: Connector, attempt: Attempt, slurm_job: int) -> Prepared:
+def _prepare(
+    connector: Connector, attempt: Attempt, assignments: Sequence[Mapping[str, Any]], slurm_job: int
+) -> Prepared:
     spec, name = attempt.spec, connector.name
     images = {
         image_of(spec, assignment): spec.pull
         for assignment in attempt.assignments
         if assignment.node == name and image_of(spec, assignment)
     }
-    assignments = [assignment_document(assignment) for assignment in attempt.assignments]
     ports = 2 * (name == attempt.leader.node) + (spec.kind is Kind.MPI)
     record = {"attempt": attempt.number, "id": attempt.id, "seats": assignments, "node": name, "time": time.time()}
     pulling = PULL_SECONDS if spec.starting_timeout in {0.0, JobSpec.starting_timeout} else spec.starting_timeout
@@ -261,15 +270,7 @@ def _logins(attempt: Attempt, prepared: Mapping[str, Prepared], ports: Mapping[s
 
 def _tear_down(connections: Connections, attempt: Attempt) -> None:
     """Remove everything of a failed start."""
-    for name in attempt.nodes:
-        with contextlib.suppress(ProvisionError):
-            ask_jobs(
-                connections.to(name),
-                "stop",
-                Done,
-                name=attempt.spec.name,
-                attempt=attempt.number,
-                reason="its start failed",
-                grace=1,
-            )
+    why = "its start failed"
+    stop: dict[str, Any] = {"name": attempt.spec.name, "attempt": attempt.number, "reason": why, "grace": 1}
+    outcomes(lambda name: ask_jobs(connections.to(name), "stop", Done, **stop), attempt.nodes, limit=MANY)
     release(connections, attempt, attempt.nodes)

@@ -7,6 +7,7 @@ programming over nodes and totals decides the others.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -41,17 +42,65 @@ def cheapest(
 
 
 def picks(
-    leaves: Sequence[Sequence[Offer]], total: int, leaf_cost: int, *, at_most: int | None = None
+    leaves: Sequence[Sequence[Offer]],
+    total: int,
+    leaf_cost: int,
+    *,
+    at_most: int | None = None,
+    most: tuple[int, int] | None = None,
 ) -> list[int] | None:
     """Return the number of GPUs of each node in the cheapest allocation, or None if there is none.
 
     Among equal allocations, the first node is preferred, then the second and so on, and earlier offers first.
+
+    Args:
+        leaves: offers of the nodes of each leaf switch; equal nodes share an offer.
+        total: number of GPUs to allocate.
+        leaf_cost: cost of using one more leaf switch, at least 0.
+        at_most: upper limit of the cost.
+        most: upper limits of the nodes and of the leaf switches that a cheapest allocation uses.
     """
+    if most is not None:
+        return _first_of_equals(leaves, total, leaf_cost, at_most, most)
     for rest, limit in _rests(Bounds(leaves, total, leaf_cost), at_most):
         counts = rest.picks(limit)
         if counts is not None:
             return counts
     return None
+
+
+def _first_of_equals(
+    leaves: Sequence[Sequence[Offer]], total: int, leaf_cost: int, at_most: int | None, most: tuple[int, int]
+) -> list[int] | None:
+    """Return `picks` without the nodes and leaf switches whose equals come first, in a number that suffices.
+
+    An allocation that uses one of them instead of an unused equal is not the first one of its cost.
+    """
+    most_nodes, most_leaves = most
+    equal_leaves: Counter[tuple[int, ...]] = Counter()
+    used: list[list[Offer]] = []
+    places: list[int] = []
+    first = 0
+    for leaf in leaves:
+        kind = tuple(map(id, leaf))
+        equal_leaves[kind] += 1
+        if equal_leaves[kind] <= most_leaves:
+            equal_nodes: Counter[int] = Counter()
+            own = []
+            for at, offer in enumerate(leaf, first):
+                equal_nodes[id(offer)] += 1
+                if equal_nodes[id(offer)] <= most_nodes:
+                    own.append(offer)
+                    places.append(at)
+            used.append(own)
+        first += len(leaf)
+    some = picks(used, total, leaf_cost, at_most=at_most)
+    if some is None:
+        return None
+    counts = [0] * first
+    for at, count in zip(places, some, strict=True):
+        counts[at] = count
+    return counts
 
 
 def _rests(bounds: Bounds, at_most: int | None) -> Iterator[tuple[_Rest, int | None]]:

@@ -131,11 +131,11 @@ class Costs:
         """Return the cost of using one more leaf switch."""
         return self._factors.get(Sum.LEAVES, 0)
 
-    def nodes(self, cost: int) -> int:
-        """Return the number of nodes in a total cost; NODES has to be among the encoded sums."""
+    def count(self, wanted: Sum, cost: int) -> int:
+        """Return the value of a sum in a total cost, for a sum that is never negative; 0 if it is not encoded."""
         for which, factor in reversed(self._factors.items()):
             count = (cost + factor // 2) // factor
-            if which is Sum.NODES:
+            if which is wanted:
                 return count
             cost -= count * factor
         return 0

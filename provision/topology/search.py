@@ -14,6 +14,7 @@ from itertools import groupby
 from provision.topology.bounds import Offer
 from provision.topology.cards import members
 from provision.topology.knapsack import cheapest, picks
+from provision.topology.leaf_pairs import exchange
 from provision.topology.offers import Costs, FreeNode, OwnNics, Pick, Rate, Sum, sets
 from provision.topology.score import SetScores
 
@@ -105,7 +106,7 @@ class Search:
                 self._narrow(sums)
             else:
                 sums += (Sum(rule),)
-        return self._placed(sums)
+        return exchange(self._nodes, self._placed(sums))
 
     def bandwidth(self) -> int | None:
         """Return the best possible bandwidth of the job; None if it does not fit."""
@@ -132,7 +133,7 @@ class Search:
         least_cost = self._minimal(sums)
         if least_cost is None:
             return
-        nodes = self._costs(sums).nodes(least_cost)
+        nodes = self._costs(sums).count(Sum.NODES, least_cost)
         spreads: dict[int, list[Window]] = {}
         for window in self._windows:
             for low, high in self._parts(window):
@@ -196,6 +197,20 @@ class Search:
         """Return an upper limit of the cost, from the least costs of the more important sums."""
         return None if self._known is None else costs.limit(*self._known)
 
+    def _most_used(self, sums: tuple[Sum, ...]) -> tuple[int, int]:
+        """Return how many nodes, and how many leaf switches the best placement uses, or upper limits of them."""
+        limits = min(len(self._nodes), self._total // self._step), len({node.leaf for node in self._nodes})
+        if self._known is None:
+            return limits
+        cost, last = self._known
+        known = sums[: sums.index(last) + 1]
+        costs = self._costs(known)
+        nodes, leaves = (
+            max(1, costs.count(which, cost)) if which in known else limit  # a single leaf switch costs nothing
+            for which, limit in zip((Sum.NODES, Sum.LEAVES), limits, strict=True)
+        )
+        return nodes, leaves
+
     def _minimal(self, sums: tuple[Sum, ...]) -> int | None:
         """Return the least cost and record it; no later step raises it."""
         least_cost = self._least(sums)
@@ -206,11 +221,11 @@ class Search:
     def _placed(self, sums: tuple[Sum, ...]) -> list[tuple[FreeNode, Pick]]:
         """Return the first placement of least cost, in the order of the nodes and GPUs."""
         costs = self._costs(sums)
-        at_most = self._limit(costs)
+        at_most, most = self._limit(costs), self._most_used(sums)
         placements: list[tuple[int, list[tuple[int, tuple[int, ...]]], list[tuple[FreeNode, Pick]]]] = []
         for window in self._windows:
             leaves = self._leaves(self._offers(costs, window))
-            counts = picks(leaves, self._total // self._step, self._leaf_cost(costs), at_most=at_most)
+            counts = picks(leaves, self._total // self._step, self._leaf_cost(costs), at_most=at_most, most=most)
             if counts is None:
                 continue
             used = [

@@ -7,6 +7,7 @@ connected by one network. `Search` finds the best placement of each scope, and `
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,6 +16,7 @@ from itertools import combinations, pairwise
 from provision.model.reason import reason
 from provision.topology.candidates import Candidate, Machine
 from provision.topology.cards import Network, members
+from provision.topology.leaf_pairs import Used, cross_leaf_pairs
 from provision.topology.offers import FreeNode, Pick, Sum
 from provision.topology.placement import Key, Placement, Request, Worker
 from provision.topology.score import SetScores
@@ -27,7 +29,6 @@ _MAX_VARIED = 8
 """The number of nodes of the best placement that are varied, one at a time, to find the runner-up."""
 
 Barred = Mapping[str, frozenset[int]]
-Used = list[tuple[FreeNode, Pick]]
 
 
 def place(candidates: Sequence[Candidate], request: Request, *, explain: bool = False) -> Placement:
@@ -93,6 +94,8 @@ class _Chooser:
                 self._nodes.append(FreeNode(one.name, known, free, _leaf(one)))
                 self._domains.setdefault(one.domain, []).append(self._nodes[-1])
         self._place = {node.name: number for number, node in enumerate(self._nodes)}
+        kinds = Counter((node.scores, node.free) for node in self._nodes)
+        self._kinds = sorted(kinds.items(), key=lambda kind: -kind[0][1].bit_count())
         self._known: dict[tuple[bool, Network | None], Known] = {}
 
     def best(self, barred: Barred) -> _Choice | None:
@@ -117,10 +120,10 @@ class _Chooser:
                 best = choice if best is None or self._order(choice) < self._order(best) else best
         return best
 
-    def _order(self, choice: _Choice) -> tuple[tuple[int, ...], list[tuple[int, tuple[int, ...]]]]:
-        """Return the sort key of a choice; of equal placements, the first nodes count, then the first GPUs."""
+    def _order(self, choice: _Choice) -> tuple[tuple[int, ...], int, list[tuple[int, tuple[int, ...]]]]:
+        """Return the sort key of a choice; of equal ones, pairs across leaves count, the first nodes and first GPUs."""
         positions = [(self._place[node.name], members(pick.mask)) for node, pick in choice.used]
-        return choice.key.order(pack=self._request.pack), positions
+        return choice.key.order(pack=self._request.pack), cross_leaf_pairs(choice.used), positions
 
     # Scopes
 
@@ -157,13 +160,13 @@ class _Chooser:
         network = scope.network
         if network is None or not network.rails:
             return False
-        rates = [(node.scores.cards.outside(node.free, network), node.free.bit_count()) for node in scope.nodes]
-        most = max(rate for rate, _ in rates)
-        step, missing, nodes = self._request.gpus, self._request.total, 0
-        for count in sorted((count // step * step for rate, count in rates if rate), reverse=True):
-            missing, nodes = missing - count, nodes + 1
-            if missing <= 0:
-                break
+        step, missing, nodes, most = self._request.gpus, self._request.total, 0, 0
+        for (scores, free), count in self._kinds:
+            rate, gives = scores.cards.outside(free, network), free.bit_count() // step * step
+            most = max(most, rate)
+            if rate and gives and missing > 0:
+                used = min(count, -(-missing // gives))
+                missing, nodes = missing - used * gives, nodes + used
         if missing > 0:
             return True
         if self._request.pack:

@@ -123,6 +123,7 @@ UNIT_SETTINGS = (
     "StartLimitBurst=20",
     "TimeoutStopSec=120",
     "OOMScoreAdjust=-500",
+    "LimitNOFILE=65536",  # the leader has a connection to each node; the usual limit is 1024
     "After=docker.service",  # a shutdown stops Docker after the supervisor has ended its containers
 )
 

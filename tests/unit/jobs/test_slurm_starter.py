@@ -18,7 +18,8 @@ from provision.documents.jobs import Result, Watched
 from provision.documents.slurm_jobs import SlurmDevice, StepGpus
 from provision.errors import LaunchError
 from provision.jobs.engines.slurm import starter as module
-from provision.jobs.engines.slurm.payload import Payload, PayloadNode
+from provision.jobs.engines.slurm.allocation import AllocatedNode, places
+from provision.jobs.engines.slurm.payload import Payload, PayloadMachine, PayloadNode
 from provision.jobs.engines.slurm.starter import Allocation, Starter
 from provision.jobs.engines.slurm.steps import HereConnector
 from provision.model.job import JobSpec, Kind
@@ -126,6 +127,19 @@ def test_steps_request_the_gpus_of_the_job_by_type_where_slurm_refuses_a_number(
 
     assert sorted(steps) == [("a", asked), ("b", asked)]
     assert [node.indices for node in allocated] == [(4,), (4,)]
+
+
+def test_nodes_of_one_leaf_switch_follow_each_other_in_the_ranks() -> None:
+    """Whatever the order of slurm.conf; the node of the batch script has rank 0."""
+    spec = JobSpec("mnist", Kind.RUN, ("true",), workers=5)
+    leaves = {"n1": "b", "n2": "a", "n3": "b", "n4": "a", "n5": "b"}
+    nodes = [
+        PayloadNode(name, name, "10.0.0.1", "eth0", NodeHardware(), machine=PayloadMachine((), leaf=leaf))
+        for name, leaf in leaves.items()
+    ]
+
+    order = [place.node for place in places(spec, [AllocatedNode(node, 1) for node in nodes])]
+    assert order == ["n1", "n3", "n5", "n2", "n4"]
 
 
 @pytest.mark.parametrize(("least", "option"), [(2, "--gpus-per-node=2"), (1, "--gpus=2")])

@@ -145,6 +145,12 @@ def key(job, leaves, *, pack=False):
     return (-rate, len(job), hops, *on_nodes, *lost, *last)
 
 
+def cross_leaf_pairs(job, leaves):
+    """Return the number of ordered pairs of GPUs on different leaf switches, by counting them."""
+    on = [leaves[number] for number, _, _, gpus in job for _ in gpus]
+    return sum(here != there for here, there in product(on, on))
+
+
 def best_sets(box, free, size):
     """The best set of one node."""
     return min(combinations(bits(free), size), key=lambda gpus: key([(0, box, free, gpus)], [""]))

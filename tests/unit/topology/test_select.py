@@ -17,7 +17,7 @@ from provision.topology.placement import Request
 from provision.topology.select import place
 from tests.support.reasons import params_of
 from tests.unit.topology.boxes import BOXES, SMALL, Card
-from tests.unit.topology.oracle import best_jobs, best_sets
+from tests.unit.topology.oracle import best_jobs, best_sets, cross_leaf_pairs, key
 
 CLUSTERS = {
     "three quads": (["quad"] * 3, ["", "", ""]),
@@ -68,7 +68,12 @@ def on_three_nodes(cluster, masks, **request):
                 given.setdefault(int(worker.node[1:]), []).extend(worker.gpus)
 
             chosen = [(node, tuple(sorted(gpus))) for node, gpus in given.items()]
-            assert chosen == expected.get(total, []), (frees, total)
+            best = expected.get(total, [])
+            if chosen != best:  # equal nodes with fewer pairs on different leaf switches
+                jobs = [[(node, boxes[node], frees[node], gpus) for node, gpus in one] for one in (chosen, best)]
+                keys = [key(job, leaves, pack=request.get("pack", False)) for job in jobs]
+                assert keys[0][:-1] == keys[1][:-1], (frees, total)
+                assert cross_leaf_pairs(jobs[0], leaves) < cross_leaf_pairs(jobs[1], leaves), (frees, total)
 
 
 def some_masks(count, seed):

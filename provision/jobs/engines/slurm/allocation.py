@@ -65,15 +65,24 @@ def may_fit(spec: JobSpec, nodes: Sequence[PayloadNode], count: int) -> bool:
 
 
 def places(spec: JobSpec, nodes: Sequence[AllocatedNode]) -> list[Place]:
-    """Return the places of the workers in the order of the nodes; on each node, GPUs with good links are together.
+    """Return the places of the workers in rank order; on each node, GPUs with good links are together.
+
+    The first node stays first, because the batch script runs there. Slurm lists the others in the order of slurm.conf;
+    here nodes of one leaf switch follow each other, so that a ring crosses the spine as rarely as possible.
 
     Raises:
         LaunchError: a node has fewer GPUs than its workers need.
     """
+    leaves = list(dict.fromkeys(map(_leaf, nodes)))
     chosen_places: list[Place] = []
-    for one in nodes:
+    for one in sorted(nodes, key=lambda one: leaves.index(_leaf(one))):
         chosen_places += _places_of(spec, one)
     return chosen_places
+
+
+def _leaf(one: AllocatedNode) -> str:
+    """Return the leaf switch of a node, or its rack; empty if it is unknown."""
+    return one.node.machine.leaf or one.node.machine.rack if one.node.machine is not None else ""
 
 
 def _places_of(spec: JobSpec, one: AllocatedNode) -> list[Place]:
