@@ -92,7 +92,7 @@ for instance in /proc/driver/nvidia/capabilities/gpu*/mig/gi*; do
   break
 done
 [ $code -eq 0 ] || exit $code
-case $answer in *', 9.0,'*|*', 10.'*|*', 12.'*) echo '== confidential'; nvidia-smi conf-compute -f;; esac
+case $answer in *', 9.0,'*|*', 10.'*|*', 12.'*) echo '== confidential'; timeout 10 nvidia-smi conf-compute -f;; esac
 echo '== minors'
 if [ -e /usr/share/provision/simulated/gpus ]; then
   nvidia-smi --query-gpu=pci.bus_id,minor_number --format=csv

@@ -48,7 +48,7 @@ class GpuHealth:
     mig_pending: bool | None = None
     """MIG mode after the next reset of the GPU; None if it is not reported."""
     has_mig: bool = False
-    """Whether the GPU has a MIG mode."""
+    """Whether the GPU has a MIG mode; also if its driver answers with an error instead of the mode."""
     persistence: bool | None = None
     """Whether persistence mode is on."""
     ecc: bool | None = None
@@ -94,7 +94,7 @@ def health(cells: Mapping[str, str]) -> GpuHealth:
     return GpuHealth(
         mig=value("mig.mode.current") == "Enabled",
         mig_pending=_flag(value("mig.mode.pending")),
-        has_mig=_flag(value("mig.mode.current")) is not None,
+        has_mig=not _NOT_REPORTED.fullmatch(cells.get("mig.mode.current", "").strip()),
         persistence=_flag(value("persistence_mode")),
         ecc=_flag(value("ecc.mode.current")),
         ecc_pending=_flag(value("ecc.mode.pending")),

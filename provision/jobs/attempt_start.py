@@ -58,21 +58,20 @@ def take_leases(connections: Connections, attempt: Attempt, *, force: bool = Fal
 
     names = sorted(attempt.nodes)
     answers = dict(zip(names, outcomes(take, names, limit=MANY), strict=True))
-    refusals = [why for name, answer in answers.items() if (why := _refusal(name, answer)) is not None]
-    if not refusals:
-        return None
     taken = [name for name, answer in answers.items() if isinstance(answer, Taken) and not answer.taken]
+    if len(taken) == len(names):
+        return None
     release(connections, attempt, taken)
-    return refusals[0]
+    return next(_refusal(name, answers[name]) for name in names if name not in taken)
 
 
-def _refusal(name: str, answer: Taken | Exception) -> Reason | None:
-    """Return why a node did not lease its GPUs, None if it did."""
+def _refusal(name: str, answer: Taken | Exception) -> Reason:
+    """Return why a node did not lease its GPUs."""
     if isinstance(answer, ProvisionError):
         return reason("job.lease_refused", node_name=name, cause=answer.reason or answer.message)
     if isinstance(answer, Exception):
         raise answer
-    return _taken(name, answer) if answer.taken else None
+    return _taken(name, answer)
 
 
 def _taken(name: str, answer: Taken | Prepared) -> Reason:

@@ -29,6 +29,7 @@ class Node:
 
     def __init__(self, root: Path) -> None:
         self.root, self.calls, self.answer = root, [], ""
+        self.dcgm_fails, self.refusal = False, ""
         self.machine("dgxa100")
 
     def machine(self, name: str) -> None:
@@ -44,10 +45,13 @@ class Node:
         words = command[2:] if command[0] == "timeout" else command
         if words[0] == "systemctl":
             self.calls.append(" ".join(words))
-            return (0 if words[-1] == DCGM else 3), "", ""
+            is_down = words[-1] != DCGM or (words[1] == "start" and self.dcgm_fails)
+            return (3 if is_down else 0), "", ""
         self.calls += [" ".join(words)] if "-mig" in words or "-pm" in words else []
         if self.answer:
             return 0, self.answer, ""
+        if self.refusal and ("-mig" in words or "-pm" in words):
+            return 4, self.refusal, ""
         done = run_file(self.root / "machine.json", *words[1:])
         return done.returncode, done.stdout, done.stderr
 
@@ -152,6 +156,44 @@ def test_an_answer_of_another_form_changes_nothing(node: Node, answer: str) -> N
     assert [line for line in node.calls if "-mig" in line] == []
 
 
+def test_a_mode_that_the_driver_refuses_is_no_matter_of_a_reset_of_the_gpu(node: Node) -> None:
+    """A reset of the GPU would end jobs, and change nothing."""
+    node.refusal = "Unable to set persistence mode: Insufficient Permissions"
+    failed = apply(persistence="disabled")
+
+    assert "was not set (nvidia-smi: Unable to set" in failed["msg"]
+    assert "reset" not in failed["msg"]
+
+
+@pytest.mark.parametrize("word", ["[Unknown Error]", "[GPU requires reset]"])
+def test_a_gpu_whose_driver_answers_with_an_error_is_not_one_without_mig(node: Node, word: str) -> None:
+    """Who removed the variable for this node would lose MIG on its other GPUs, too."""
+    node.answer = f"GPU-{'0' * 8}, {word}, {word}\n"
+    failed = apply(mig="enabled")
+
+    assert word in failed["msg"]
+    assert "no MIG mode" not in failed["msg"]
+    assert not apply("check", mig="enabled").get("failed")
+
+
+def test_a_service_that_does_not_start_again_is_an_error(node: Node) -> None:
+    """The GPUs would no longer be monitored."""
+    node.dcgm_fails = True
+    failed = apply(mig="enabled")
+
+    assert f"{DCGM} did not start again" in failed["msg"]
+
+
+def test_a_reset_stops_what_uses_the_gpus_meanwhile(node: Node) -> None:
+    """Else MIG mode would wait for a reset of each GPU."""
+    apply(mig="enabled")
+    node.calls.clear()
+    assert reset(node)[1] == []
+
+    assert f"systemctl stop {DCGM}" in node.calls
+    assert node.calls[-1] == f"systemctl start {DCGM}"
+
+
 def test_a_reset_restores_the_modes(node: Node) -> None:
     """Of the GPUs that the role has changed."""
     run_file(node.root / "machine.json", "-i", "0", "-mig", "1")
@@ -199,10 +241,12 @@ def test_the_role_sets_modes_with_a_driver_of_the_site() -> None:
     script, unit = one.value("__nvidia_driver_modes_files")
 
     assert (one.value("__nvidia_driver_applies"), one.value("__nvidia_driver_managed")) == (True, False)
-    persistence, mig, end = script["content"].splitlines()[2:]
+    persistence, mig, again, end = script["content"].splitlines()[2:]
     assert (persistence, end) == ("nvidia-smi -pm 1 || failed=1", "exit ${failed:-0}")
     assert mig.endswith("| grep -qx Disabled || nvidia-smi -mig 1 || failed=1")
+    assert again.endswith("| grep -qx Disabled || failed=1"), "a mode that waits for a reset of the GPU is a failure"
     assert "After=systemd-modules-load.service nvidia-persistenced.service" in unit["content"]
+    assert " nvidia-dcgm.service" in unit["content"], "DCGM would use the GPUs before"
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,10 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_busy import running_jobs
-from ansible.module_utils.platform_gpu_modes import TITLES, ModesError, read, write
+from ansible.module_utils.platform_gpu_modes import TITLES, ModesError, read, without_clients, write
 from ansible.module_utils.platform_origin import mark_managed, record
 
 SIMULATED_GPUS = "/usr/share/provision/simulated/gpus"
-CLIENTS = ("nvsm.service", "nvidia-dcgm.service", "dcgm.service")  # they use the GPUs, so that MIG mode would wait
 INSTANCES = "destroy its MIG instances (nvidia-smi mig -dci; nvidia-smi mig -dgi)"
 RESET = "End what uses the GPU and {}, then reset it (nvidia-smi --gpu-reset -i {}) or reboot the node, and apply again"
 
@@ -101,33 +100,27 @@ class Modes:
         self.after += [f"{TITLES[setting]} of {uuid}: {mode}\n" for uuid in sorted(different)]
         if self.module.check_mode:
             return
-        clients = []
         if setting == "mig":
             self._require_idle()
-            clients = [name for name in CLIENTS if self._systemctl("is-active", "--quiet", name) == 0]
-        for name in clients:
-            self._systemctl("stop", name)
-        try:
-            words = {uuid: self._write(setting, uuid, now, mode) for uuid, now in sorted(different.items())}
-        finally:
-            for name in clients:
-                self._systemctl("start", name)
+        with without_clients(self.module, setting):
+            answers = {uuid: self._write(setting, uuid, now, mode) for uuid, now in sorted(different.items())}
         left = self.different(setting)
-        if left:
-            problem = f"{', '.join(sorted(left))}: {TITLES[setting]} {mode} requires a reset of the GPU"
-            self._fail(
-                f"{problem} (nvidia-smi: {words.get(min(left)) or 'no message'})",
-                RESET.format(INSTANCES, ",".join(sorted(left))),
-            )
+        if not left:
+            return
+        code, words = answers.get(min(left), (0, ""))
+        gpus, said = ", ".join(sorted(left)), f"(nvidia-smi: {words or 'no message'})"
+        if code or setting != "mig":
+            self._fail(f"{gpus}: {TITLES[setting]} {mode} was not set {said}", "Repair the driver, then apply again")
+        self._fail(
+            f"{gpus}: {TITLES[setting]} {mode} requires a reset of the GPU {said}",
+            RESET.format(INSTANCES, ",".join(sorted(left))),
+        )
 
     def _write(self, setting, uuid, now, mode):
         name = f"{setting} {uuid}"
         record("gpu_modes", name, {"setting": setting, "uuid": uuid, "before": now})
         mark_managed("gpu_modes", name, "values", mode)
         return write(self.module, setting, uuid, mode)
-
-    def _systemctl(self, *words):
-        return self.module.run_command(["systemctl", *words])[0]
 
     def _fail(self, problem, remedy):
         self.module.fail_json(msg=f"{problem}. {remedy}.")

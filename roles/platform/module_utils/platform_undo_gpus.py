@@ -1,6 +1,6 @@
 """Reset the modes of GPUs (MIG, persistence) that a role has set."""
 
-from ansible.module_utils.platform_gpu_modes import TITLES, ModesError, read, write
+from ansible.module_utils.platform_gpu_modes import TITLES, ModesError, read, without_clients, write
 from ansible.module_utils.platform_links import is_own
 from ansible.module_utils.platform_origin import records
 from ansible.module_utils.platform_undo_files import Step
@@ -29,14 +29,16 @@ def mode_steps(module, left):
 
 def _set(module, doc):
     def act():
-        words = write(module, doc["setting"], doc["uuid"], doc["before"])
+        setting, before = doc["setting"], doc["before"]
         try:
-            now = read(module, doc["setting"]).get(doc["uuid"], ("",))[0]
+            with without_clients(module, setting):
+                words = write(module, setting, doc["uuid"], before)[1]
+            now = read(module, setting).get(doc["uuid"], ("", ""))
         except ModesError as error:
-            words = str(error)
-            now = ""
-        if now == doc["before"]:
+            return f"{doc['uuid']}: the {TITLES[setting]} is not certain to be {before} ({error})"
+        if now[0] == before:
             return None
-        return f"{doc['uuid']}: the {TITLES[doc['setting']]} {doc['before']} requires a reset of the GPU ({words})"
+        why = "requires a reset of the GPU" if now[1] == before else "was not set"
+        return f"{doc['uuid']}: the {TITLES[setting]} {before} {why} ({words})"
 
     return act
