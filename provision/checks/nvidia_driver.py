@@ -204,6 +204,8 @@ def _imex(scene: Scene) -> Verdict:
     driver, modules = known(scene.facts.nvidia_driver), known(scene.facts.nvidia_modules)
     domain = scene.want("cluster_nvlink_domain", default="")
     if not needs_imex((one.device for one in driver.gpus), in_domain=bool(domain)):
+        if driver.imex_recorded and driver.imex not in {"", "inactive"}:
+            return _severity(scene)("nvidia_driver.imex.left", state=driver.imex)
         return skip("nvidia_driver.imex.not_needed")
     judge, version = _severity(scene), modules.loaded or modules.installed
     packages = {name: own for name, own in known(scene.facts.packages).items() if name.startswith("nvidia-imex")}

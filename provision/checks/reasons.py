@@ -272,7 +272,7 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "skip where the driver reports neither",
     ),
     "nvidia_driver.imex": (
-        "IMEX runs in the version of the driver on nodes of an NVLink domain (`cluster_nvlink_domain`)",
+        "IMEX runs in the version of the driver on nodes of an NVLink domain (`cluster_nvlink_domain`), and no longer on nodes that left it",
         "fail where the inventory requests a driver, else warn; skip on other nodes",
     ),
     "nvidia_driver.mig": (
@@ -960,6 +960,11 @@ REASONS: Mapping[str, Wording] = {
     "nvidia_driver.firmware.none": Wording("the driver reports neither GSP firmware nor confidential computing"),
     "nvidia_driver.imex.ok": Wording("IMEX runs for the NVLink domain {domain}"),
     "nvidia_driver.imex.not_needed": Wording("the node is in no NVLink domain of several nodes"),
+    "nvidia_driver.imex.left": Wording(
+        "nvidia-imex.service is {state} with the nodes of an NVLink domain that the node left",
+        "Run: provision apply --limit {node}, when the node is idle. With nvidia_driver_source: present, run "
+        "`systemctl disable --now nvidia-imex.service` on the node.",
+    ),
     "nvidia_driver.imex.missing": Wording(
         "IMEX is not installed, which the NVLink domain {domain} requires",
         "Install nvidia-imex in exactly the version of the driver, or let `provision apply` install the driver "

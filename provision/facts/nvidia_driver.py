@@ -53,6 +53,8 @@ class NvidiaDriver:
     persistence_enabled: bool = False
     imex: str = ""
     """State of nvidia-imex.service; empty without the unit."""
+    imex_recorded: bool = False
+    """Whether the role started IMEX for an NVLink domain."""
     gsp: tuple[str, ...] = ()
     """Versions of the firmware on the GPUs' system processors, as the driver reports them; ``N/A`` for one without."""
     messages: tuple[str, ...] = ()
@@ -97,6 +99,7 @@ if [ -n "$some" ]; then
     [ -e "$folder/nvidia-imex.service" ] || continue
     state=$(systemctl show -p ActiveState nvidia-imex.service); echo "imex=${state#ActiveState=}"; break
   done
+  [ ! -s /var/lib/provision/nvidia_driver/imex ] || echo imex_recorded=yes
   for file in /proc/driver/nvidia/gpus/*/information; do
     while IFS=: read -r key value; do
       [ "$key" != 'GPU Firmware' ] || { set -- $value; echo "gsp=$1"; }
@@ -139,5 +142,6 @@ exit 0
             persistence_enabled=pairs.get("UnitFileState", "") in _ENABLED,
             gsp=tuple(dict.fromkeys(gsp)),
             imex=pairs.get("imex", "")[:40],
+            imex_recorded=pairs.get("imex_recorded") == "yes",
             messages=tuple(messages[-_ERRORS:]),
         )

@@ -435,6 +435,45 @@ def test_imex_is_started_again_for_another_list_of_nodes(node: Programs, imex_no
     assert imex_calls(node)[0] == "stop"
 
 
+def test_a_running_imex_with_the_same_list_is_adopted(node: Programs, imex_nodes: Path) -> None:
+    """Without a restart; one with another list is restarted only on an idle node, also after a failed apply."""
+    node.params["imex"] = str(imex_nodes)
+    node.check_mode = False
+    assert module.adopt_imex(node)
+    assert node.start(imex=str(imex_nodes))["ok"]
+    assert imex_calls(node) == []
+
+    imex_nodes.write_text("10.0.0.1\n")
+    assert not module.adopt_imex(node)
+    assert node.start(imex=str(imex_nodes))["cause"] == "imex"
+
+
+def test_a_stopped_imex_is_not_adopted(node: Programs, imex_nodes: Path) -> None:
+    """Its list says nothing about what it runs with."""
+    node.params["imex"] = str(imex_nodes)
+    node.check_mode = False
+    node.failing = {f"is-active {module.IMEX_UNIT}"}
+
+    assert not module.adopt_imex(node)
+    assert not Path(module.IMEX_NODES).exists()
+
+
+def test_imex_is_stopped_where_the_node_left_its_domain(node: Programs, imex_nodes: Path) -> None:
+    """Only on an idle node, and only if the role started IMEX."""
+    assert node.start(disruptive=True)["ok"]
+    assert imex_calls(node) == []
+
+    node.start(imex=str(imex_nodes), disruptive=True)
+    imex_calls(node)
+    outcome = node.start(imex="", disruptive=False)
+    assert (outcome["ok"], outcome["cause"]) == (False, "imex")
+    assert imex_calls(node) == []
+
+    assert node.start(imex="", disruptive=True)["ok"]
+    assert f"systemctl --no-reload disable {module.IMEX_UNIT}" in node.commands
+    assert imex_calls(node) == ["stop"]
+
+
 def test_imex_of_another_version_is_named_by_its_own_words(node: Programs, imex_nodes: Path) -> None:
     """It ends at once."""
     node.failing = {module.IMEX_UNIT}
@@ -455,6 +494,7 @@ def role(facts: dict[str, Any] | None = None, **variables: Any) -> Role:
         "loaded": "",
         "installed": "",
         "managed": False,
+        "imex": False,
         "stale": False,
         "secure_boot": False,
         "certificate": False,
@@ -715,6 +755,31 @@ def test_imex_gets_the_addresses_of_its_nvlink_domain() -> None:
     unknown = role({"gpus": ["2940"]}, **ubuntu, **DOMAIN, platform_data_addresses={"gpu1": "10.0.0.1"})
     assert not unknown.holds("preflight", CHECKS["domain"])
     assert "those of gpu3 are unknown" in unknown.says("preflight", CHECKS["domain"])
+
+
+def test_the_driver_creates_an_imex_channel_in_an_nvlink_domain() -> None:
+    """Programs cannot use IMEX without one; other nodes have no such option."""
+    ubuntu = systems(roles_folder())["ubuntu_24.04"] | {"platform_node": {"packages": {"linux-image-generic": "6.8"}}}
+    option = "\noptions nvidia NVreg_CreateImexChannel0=1\n"
+
+    inside = role({"gpus": ["2940"]}, **ubuntu, **DOMAIN)
+    outside = role({"gpus": ["2940"]}, **ubuntu, **DOMAIN | {"cluster_nvlink_domain": ""})
+    contents = [one.value("__nvidia_driver_files")[0]["content"] for one in (inside, outside)]
+    assert [option in content for content in contents] == [True, False]
+
+
+def test_the_list_for_imex_is_removed_where_the_node_left_its_domain() -> None:
+    """With its record, and only where the role started IMEX."""
+    ubuntu = systems(roles_folder())["ubuntu_24.04"] | {"platform_node": {"packages": {"linux-image-generic": "6.8"}}}
+    left = DOMAIN | {"cluster_nvlink_domain": ""}
+
+    def removed(variables: dict[str, Any], *, recorded: bool) -> list[str]:
+        one = role({"gpus": ["2940"], "imex": recorded}, **ubuntu, **variables)
+        return [file["path"] for file in one.value("__nvidia_driver_imex_leftovers") if file["state"] == "absent"]
+
+    assert removed(left, recorded=True) == ["/etc/nvidia-imex/nodes_config.cfg", module.IMEX_NODES]
+    assert removed(left, recorded=False) == []
+    assert removed(DOMAIN, recorded=True) == []
 
 
 @pytest.mark.parametrize(

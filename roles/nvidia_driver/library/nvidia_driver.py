@@ -6,17 +6,18 @@ module: nvidia_driver
 short_description: Probe a node for its NVIDIA driver, rebuild the initramfs, or load the driver
 description:
   - action=probe reads files. It changes nothing, and runs no tool of the driver, which could hang.
+  - action=adopt records with which list of nodes a running IMEX was started, before the list is written for the first time.
   - action=initramfs rebuilds the initramfs of every kernel unless the last successful rebuild was for the same content of the files.
   - action=start replaces nouveau or another loaded version, loads the driver, and starts the persistence daemon. The result has the cause if the driver is not loaded.
 options:
-  action: {description: Action to perform., type: str, choices: [probe, initramfs, start], required: true}
+  action: {description: Action to perform., type: str, choices: [probe, adopt, initramfs, start], required: true}
   certificate: {description: 'action=probe: certificate whose enrolment for Secure Boot is checked.', type: str, default: ""}
   initramfs: {description: 'action=initramfs: the command that rebuilds it.', type: list, elements: str, default: []}
   files: {description: 'action=initramfs: files that it contains.', type: list, elements: path, default: []}
   persistence: {description: 'action=start: whether the persistence daemon runs.', type: bool, default: false}
   fabric: {description: 'action=start: nvswitch or nvlink5 if the fabric manager runs.', type: str, default: ""}
   dcgm: {description: 'action=start: whether DCGM runs.', type: bool, default: false}
-  imex: {description: 'action=start: the list of nodes with which IMEX runs. Empty: it does not.', type: str, default: ""}
+  imex: {description: 'action=adopt and action=start: the list of nodes with which IMEX runs. Empty: an IMEX that the role started is stopped.', type: str, default: ""}
   disruptive: {description: 'action=start: whether a loaded driver may be replaced.', type: bool, default: false}
 author: [provision]
 """
@@ -85,6 +86,7 @@ def probe(module):
         "loaded": loaded,
         "installed": installed,
         "managed": os.path.exists(OWN_FILE),
+        "imex": bool(text(IMEX_NODES).strip()),
         "stale": bool(loaded and installed and loaded != installed),
         "secure_boot": requires_signature(),
         "certificate": bool(certificate and data(certificate)),
@@ -95,6 +97,17 @@ def probe(module):
 def installed_version(module, path):
     """Return the version of a module file, empty without one."""
     return module.run_command(["modinfo", "-F", "version", path])[1].strip() if path else ""
+
+
+def adopt_imex(module):
+    """Record the list of a running IMEX that has no record; return whether it was necessary."""
+    path = module.params["imex"]
+    is_active = module.run_command(["systemctl", "is-active", "--quiet", IMEX_UNIT])[0] == 0
+    if text(IMEX_NODES).strip() or not is_active or not data(path):
+        return False
+    if not module.check_mode:
+        replace(IMEX_NODES, (hashlib.sha256(data(path)).hexdigest() + "\n").encode())
+    return True
 
 
 def rebuild_initramfs(module):
@@ -208,7 +221,7 @@ class Start:
     def _imex(self):
         """Start IMEX, which requires exactly the version of the driver; start it again for another list of nodes."""
         if not self.module.params["imex"]:
-            return None
+            return self._stop_imex() if text(IMEX_NODES).strip() else None
         digest = hashlib.sha256(data(self.module.params["imex"])).hexdigest()
         is_active = self._run(["systemctl", "is-active", "--quiet", IMEX_UNIT])[0] == 0
         if is_active and text(IMEX_NODES).strip() != digest:
@@ -222,6 +235,21 @@ class Start:
         if not failure and text(IMEX_NODES).strip() != digest:
             replace(IMEX_NODES, (digest + "\n").encode())
         return failure
+
+    def _stop_imex(self):
+        """Stop IMEX on a node that left its NVLink domain. The role removes the list and its record afterwards."""
+        states = [self._run(["systemctl", word, "--quiet", IMEX_UNIT])[0] == 0 for word in ("is-active", "is-enabled")]
+        if not any(states):
+            return None
+        if states[0] and not self.module.params["disruptive"]:
+            explanation = "IMEX runs for an NVLink domain that the node left, and a stop would end jobs on several nodes"
+            return result("imex", explanation, "Apply again when the node is idle.")
+        record_unit(self.module, IMEX_UNIT)
+        self.changed = True
+        self._run(["systemctl", "--no-reload", "disable", IMEX_UNIT])
+        if self._run(["systemctl", "stop", IMEX_UNIT])[0] == 0:
+            return None
+        return result("imex", "IMEX does not stop", f"Read `journalctl -b -u {IMEX_UNIT}` on the node.")
 
     def _dcgm(self):
         """Start DCGM."""
@@ -285,7 +313,7 @@ def main():
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "action": {"type": "str", "choices": ["probe", "initramfs", "start"], "required": True},
+            "action": {"type": "str", "choices": ["probe", "adopt", "initramfs", "start"], "required": True},
             "certificate": {"type": "str", "default": ""},
             "initramfs": {"type": "list", "elements": "str", "default": []},
             "files": {"type": "list", "elements": "path", "default": []},
@@ -300,6 +328,8 @@ def main():
     module.run_command_environ_update = {"LC_ALL": "C"}
     if module.params["action"] == "probe":
         module.exit_json(changed=False, facts=probe(module))
+    if module.params["action"] == "adopt":
+        module.exit_json(changed=adopt_imex(module))
     if module.params["action"] == "initramfs":
         module.exit_json(changed=rebuild_initramfs(module))
     if module.check_mode:

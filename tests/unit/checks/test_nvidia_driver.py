@@ -334,6 +334,26 @@ def test_imex_has_exactly_the_version_of_the_driver(
 
 
 @pytest.mark.parametrize(
+    ("recorded", "state", "code"),
+    [(True, "active", "left"), (True, "inactive", "not_needed"), (False, "active", "not_needed")],
+)
+def test_imex_of_an_nvlink_domain_that_the_node_left_is_reported(
+    judged: Judged,
+    recorded: bool,  # noqa: FBT001
+    state: str,
+    code: str,
+) -> None:
+    """Not an IMEX of the site; a warning where the site installs the driver."""
+    facts = gpu("2342")
+    facts["nvidia_driver"] = dataclasses.replace(facts["nvidia_driver"], imex=state, imex_recorded=recorded)
+    for request, status in (({}, WARN), (REQUEST, FAIL)):
+        result = judged(variables=request, **facts)["nvidia_driver.imex"]
+
+        assert result.reason.code == f"nvidia_driver.imex.{code}"
+        assert (result.status is status) is (code == "left")
+
+
+@pytest.mark.parametrize(
     ("gsp", "confidential", "words"),
     [
         (("550.90",), True, "GSP firmware 550.90; confidential computing is on"),

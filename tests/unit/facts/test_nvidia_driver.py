@@ -33,7 +33,7 @@ def test_devices_builds_daemon_and_messages_are_read() -> None:
         "make=nv.c:1: error: implicit declaration of function 'x'\n"
         "make=make[2]: *** [nv.o] Error 1\n"
         "tree=nvidia 550.90.07 yes\n"
-        "blocked=yes\nActiveState=failed\nUnitFileState=enabled\nimex=active\n"
+        "blocked=yes\nActiveState=failed\nUnitFileState=enabled\nimex=active\nimex_recorded=yes\n"
         "gsp=550.90.07\ngsp=550.90.07\ngsp=$(rm)\n"
         "kernel=[   12.3] NVRM: No NVIDIA GPU found.\n"
     )
@@ -50,7 +50,7 @@ def test_devices_builds_daemon_and_messages_are_read() -> None:
         DkmsTree("nvidia", "550.90.07", built=True),
     )
     assert (driver.nouveau_blocked, driver.persistence, driver.persistence_enabled) == (True, "failed", True)
-    assert (driver.imex, driver.gsp) == ("active", ("550.90.07",))
+    assert (driver.imex, driver.imex_recorded, driver.gsp) == ("active", True, ("550.90.07",))
     assert driver.messages == ("[   12.3] NVRM: No NVIDIA GPU found.",)
 
 
