@@ -204,9 +204,7 @@ def _imex(scene: Scene) -> Verdict:
     driver, modules = known(scene.facts.nvidia_driver), known(scene.facts.nvidia_modules)
     domain = scene.want("cluster_nvlink_domain", default="")
     if not needs_imex((one.device for one in driver.gpus), in_domain=bool(domain)):
-        if driver.imex_recorded and driver.imex not in {"", "inactive"}:
-            return _severity(scene)("nvidia_driver.imex.left", state=driver.imex)
-        return skip("nvidia_driver.imex.not_needed")
+        return _unneeded_imex(scene, driver)
     judge, version = _severity(scene), modules.loaded or modules.installed
     packages = {name: own for name, own in known(scene.facts.packages).items() if name.startswith("nvidia-imex")}
     if not packages:
@@ -217,6 +215,13 @@ def _imex(scene: Scene) -> Verdict:
     if driver.imex != "active":
         return judge("nvidia_driver.imex.not_active", state=driver.imex or "not installed")
     return passed("nvidia_driver.imex.ok", domain=domain)
+
+
+def _unneeded_imex(scene: Scene, driver: NvidiaDriver) -> Verdict:
+    """Judge a node that needs no IMEX: one that the role started stops."""
+    if driver.imex_recorded and driver.imex not in {"", "inactive"}:
+        return _severity(scene)("nvidia_driver.imex.left", state=driver.imex)
+    return skip("nvidia_driver.imex.not_needed")
 
 
 def _modes_excuse(scene: Scene, variable: str) -> Verdict | None:

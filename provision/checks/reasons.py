@@ -272,7 +272,7 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "skip where the driver reports neither",
     ),
     "nvidia_driver.imex": (
-        "IMEX runs in the version of the driver on nodes of an NVLink domain (`cluster_nvlink_domain`), and no longer on nodes that left it",
+        "IMEX runs in the version of the driver on nodes of an NVLink domain (`cluster_nvlink_domain`) only",
         "fail where the inventory requests a driver, else warn; skip on other nodes",
     ),
     "nvidia_driver.mig": (

@@ -17,7 +17,7 @@ options:
   persistence: {description: 'action=start: whether the persistence daemon runs.', type: bool, default: false}
   fabric: {description: 'action=start: nvswitch or nvlink5 if the fabric manager runs.', type: str, default: ""}
   dcgm: {description: 'action=start: whether DCGM runs.', type: bool, default: false}
-  imex: {description: 'action=adopt and action=start: the list of nodes with which IMEX runs. Empty: an IMEX that the role started is stopped.', type: str, default: ""}
+  imex: {description: 'action=adopt and start: the list of nodes for IMEX. Empty: an IMEX that the role started is stopped.', type: str, default: ""}
   disruptive: {description: 'action=start: whether a loaded driver may be replaced.', type: bool, default: false}
 author: [provision]
 """
@@ -242,7 +242,9 @@ class Start:
         if not any(states):
             return None
         if states[0] and not self.module.params["disruptive"]:
-            explanation = "IMEX runs for an NVLink domain that the node left, and a stop would end jobs on several nodes"
+            explanation = (
+                "IMEX runs for an NVLink domain that the node left, and a stop would end jobs on several nodes"
+            )
             return result("imex", explanation, "Apply again when the node is idle.")
         record_unit(self.module, IMEX_UNIT)
         self.changed = True
