@@ -15,18 +15,8 @@ PROC = "/proc"
 HEXADECIMAL = frozenset("0123456789abcdef")
 ENTRYPOINT = "/usr/local/lib/provision/container-entrypoint"
 DEVICES = ("/dev/nvidia", "/dev/infiniband/uverbs")
-SERVICES = (
-    *(
-        "docker-init",
-        "tini",
-        "sshd",
-        "nvidia-persiste",
-        "nv-fabricmanage",
-        "nv-hostengine",
-        "nvidia-imex",
-        "nvidia-smi",
-    ),
-)
+GPU_SERVICES = ("nvidia-persiste", "nv-fabricmanage", "nv-hostengine", "nvidia-imex", "nvidia-smi")
+SERVICES = ("docker-init", "tini", "sshd", *GPU_SERVICES)
 SLURM_PROGRAM = "slurmstepd"
 SLURM = "slurmstepd: ["
 SLURM_JOB = r"^([0-9][^].]*)"
